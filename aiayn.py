@@ -55,12 +55,12 @@ def main() -> None:
 def run_job(job: str) -> None:
     """Run a job, one of JOBS, with the flags in sys.argv."""
     _open_closed_streams()
-    if not sys.stderr.isatty():  # in a log, a bar is one endless line
+    if not sys.stderr.isatty():  # in a log file, a progress bar is one endless line
         for name in NO_BARS:
             os.environ.setdefault(name, "1")
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
-        # KeyboardInterrupt would show a traceback, or get lost in an extension that is imported.
+        # KeyboardInterrupt would show a traceback, or get lost while an extension is imported.
         signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
     command_line = importlib.import_module("modeling_aiayn.commands.command_line")
 
@@ -70,15 +70,15 @@ def run_job(job: str) -> None:
         signal.signal(signal.SIGINT, handler)
         command.main()
 
-    # The results of training are in files, so that its stdout is a log.
+    # Training writes its results to files, so its stdout is only a log.
     is_training = job == "demo" or job.startswith("train-")
     command_line.run_command(run, is_stdout_log=is_training)
 
 
 def _open_closed_streams() -> None:
-    """Open standard streams that the caller has closed, or files would get their descriptors.
+    """Reopen standard streams that the caller closed; else new files would get their descriptors.
 
-    Writing to such a stream is an error, because the descriptor is open for reading only.
+    Writing to such a stream raises an error, because the descriptor is open for reading only.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:

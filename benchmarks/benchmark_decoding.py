@@ -63,7 +63,7 @@ class BenchmarkArguments:
     model: str | None = HfArg(default=None, help="Trained model to translate the file with.")
     device: str = HfArg(
         default="cpu",
-        help="cuda: without CTranslate2 and --model; give --dtypes float32 bfloat16.",
+        help="cuda: without --model; give --dtypes float32 bfloat16.",
     )
 
 

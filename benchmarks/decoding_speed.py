@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -133,10 +134,15 @@ def generate_decode(
 
 
 def ctranslate2_decode(
-    folder: str, tokenizer: PreTrainedTokenizerBase, compute_type: str, threads: int
+    folder: str,
+    tokenizer: PreTrainedTokenizerBase,
+    compute_type: str,
+    threads: int,
+    device: str = "cpu",
 ) -> Decode:
     """Decode by CTranslate2, from a folder that `export_ctranslate2` wrote."""
-    translator = ctranslate2.Translator(folder, compute_type=compute_type, intra_threads=threads)
+    options = {"compute_type": compute_type, "intra_threads": threads}
+    translator = ctranslate2.Translator(folder, device=device, **options)
 
     def decode(sources: Sequence[Sequence[int]], num_beams: int) -> list[list[Any]]:
         results = translator.translate_batch(
@@ -166,7 +172,7 @@ def decoding_contenders(
             only our engine: generate() has no such products. So has "float16": generate() computes
             such weights in float32 on a CPU.
         shortlisted: As for `engine_decode`; with a shortlist, our engine runs with it and without.
-        device: Where models compute. CTranslate2 takes part on a CPU only.
+        device: Where models compute. On a GPU, CTranslate2 computes in float16.
     """
     generating = {
         "our generate()": AiaynForConditionalGeneration,
@@ -189,17 +195,20 @@ def decoding_contenders(
     with tempfile.TemporaryDirectory() as folder:
         model = random_model(AiaynForConditionalGeneration, config, "float32")
         export_ctranslate2(Translator(model, tokenizer), Path(folder) / "model", "float32")
-        for compute_type in {"float32", "int8"}.intersection(dtypes) if device == "cpu" else ():
-            jobs |= {
-                f"CTranslate2 {compute_type}, threads: {threads}": partial(
-                    ctranslate2_decode, f"{folder}/model", tokenizer, compute_type, threads
-                )
-                for threads in {1, torch.get_num_threads()}
-            }
+        for kind, threads in _ctranslate2_kinds(dtypes, device):
+            jobs[f"CTranslate2 {kind}, threads: {threads}"] = partial(
+                ctranslate2_decode, f"{folder}/model", tokenizer, kind, threads, device
+            )
         processes = {name: OwnProcess(job) for name, job in jobs.items()}
         for process in processes.values():
             process.wait()  # until it has read the folder
     return [DecodingContender(name, process) for name, process in processes.items()]
+
+
+def _ctranslate2_kinds(dtypes: Sequence[str], device: str) -> list[tuple[str, int]]:
+    if device == "cuda":
+        return [("float16", 1)]
+    return list(product({"float32", "int8"} & {*dtypes}, {1, torch.get_num_threads()}))
 
 
 def measure(

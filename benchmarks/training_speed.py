@@ -153,7 +153,9 @@ def peer_updates(
     model = make_model(config)
     trainer = Seq2SeqTrainer(
         model=model,
-        args=Seq2SeqTrainingArguments(per_device_train_batch_size=PEER_BATCH_SIZE, **options),
+        args=Seq2SeqTrainingArguments(
+            **{"per_device_train_batch_size": PEER_BATCH_SIZE, **options}
+        ),
         train_dataset=rows,
         data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
     )

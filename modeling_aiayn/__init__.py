@@ -43,11 +43,11 @@ HEADS = {
 }
 
 AutoConfig.register(AiaynConfig.model_type, AiaynConfig, exist_ok=True)
-# AutoModel takes the one that config.architectures names.
+# AutoModel builds the class that config.architectures names.
 AutoModel.register(AiaynConfig, BASE_MODELS, exist_ok=True)
 for auto_class, head in HEADS.items():
     auto_class.register(AiaynConfig, head, exist_ok=True)
 
-# Builds of torch for GPUs bring triton, and blockwise attention takes its kernels there.
+# torch built for GPUs includes triton. Blockwise attention then runs Triton kernels.
 if (torch.version.cuda or torch.version.hip) and is_triton_available("3.4"):
     from .attention_kernels import triton_attention  # noqa: F401

@@ -31,7 +31,7 @@ def scaled_dot_product_attention(
         value: Values, [B, H, S, K].
         attention_mask: Added to the scores, broadcastable to [B, H, T, S]: 0 at keys that a query
             attends to, and a very low number at the others; see `additive_mask`.
-        dropout: Share of the attention weights that is dropped before they meet the values.
+        dropout: Share of the attention weights to drop before they multiply the values.
 
     Returns:
         The attended values, [B, H, T, K], and the attention weights, [B, H, T, S].
@@ -44,17 +44,17 @@ def scaled_dot_product_attention(
 
 
 def additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a mask to add to scores of a dtype.
+    """Convert a mask to numbers that can be added to scores of a dtype.
 
-    mask is boolean (True: attend), or holds numbers of any dtype to add to the scores. It is
-    broadcastable to [B, H, T, S], and the result has its shape.
+    mask is boolean (True: attend), or holds numbers of any dtype to add to the scores. Its shape is
+    broadcastable to [B, H, T, S], and the result has the same shape.
 
-    Departs from the paper: masked scores get the dtype's minimum, in float16 half of it, not minus
-    infinity. So a row of padding alone stays finite.
+    Departs from the paper: masked scores get the dtype's minimum (in float16, half of it) instead
+    of minus infinity. So the softmax of a row that is all padding stays finite.
     """
     lowest = torch.finfo(dtype).min
     if dtype == torch.float16:
-        # Minimum plus a negative score would be minus infinity, and a row of those gives NaN.
+        # The minimum plus a negative score would be minus infinity. Softmax of such a row is NaN.
         lowest /= 2
     if mask.dtype == torch.bool:
         return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, lowest)
@@ -70,10 +70,10 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Any,  # noqa: ARG001
 ) -> tuple[Tensor, Tensor]:
-    """Equation 1 under the signature that transformers' attention implementations share.
+    """Equation 1 with the signature of transformers' attention implementations.
 
-    Queries, keys, values, attention_mask and dropout are those of `scaled_dot_product_attention`.
-    Only other implementations read module and kwargs.
+    query, key, value and dropout are as in `scaled_dot_product_attention`; attention_mask is as in
+    `additive_mask`. This implementation ignores module and kwargs.
 
     Returns:
         The attended values, [B, T, H, K], and the attention weights, [B, H, T, S].
@@ -94,8 +94,8 @@ class MultiHeadAttention(nn.Module):
         head_dim: Width of a head, K. None: D / H.
         dropout: Rate on the attention weights.
         bias: Give the four projections a bias.
-        is_causal: Whether a query attends only to keys up to its own position. The hand-written
-            attention reads the mask instead; other implementations read this if there is no mask.
+        is_causal: Whether a query attends only to keys up to its own position. The eager
+            implementation reads only the mask; others read this if there is no mask.
 
     Raises:
         ValueError: d_model is not a multiple of num_heads, and head_dim is not given.
@@ -125,7 +125,7 @@ class MultiHeadAttention(nn.Module):
         self.out_proj = nn.Linear(num_heads * self.head_dim, d_model, bias=bias)
 
     def project_keys_values(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
-        """Project states to attend to, [B, S, D], to keys and values, [B, H, S, K] each."""
+        """Project states, [B, S, D], to their keys and values, [B, H, S, K] each."""
         return (
             self._split_heads(self.k_proj(hidden_states)),
             self._split_heads(self.v_proj(hidden_states)),
@@ -143,7 +143,7 @@ class MultiHeadAttention(nn.Module):
         """Attend from hidden_states to keys and values.
 
         Args:
-            hidden_states: States that attend, [B, T, D].
+            hidden_states: States that the queries are projected from, [B, T, D].
             key: Keys, [B, H, S, K].
             value: Values, [B, H, S, K].
             attention_mask: In the form that attention_function takes.

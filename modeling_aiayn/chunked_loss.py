@@ -1,6 +1,6 @@
-"""Section 5.4: the loss of a language head, with or without the logits of the whole batch.
+"""Section 5.4: the loss of a language model head, with or without the whole batch's logits.
 
-A batch of 8,192 tokens has 300 million logits at a vocabulary of 37,000, and a plain computation
+With a vocabulary of 37,000, a batch of 8,192 tokens has 300 million logits, and a plain computation
 keeps several copies of them. `chunked_cross_entropy` computes the output projection, the loss and
 their gradients for a few positions at a time, and skips positions without a target.
 """
@@ -21,10 +21,10 @@ from .losses import (
 )
 
 # Logits of a chunk: 16 MiB in float32, which fit into the last-level cache of a CPU. On a GPU,
-# starting such small operations takes longer than computing them, so its chunks have 256 MiB.
+# starting such small operations takes longer than computing them, so chunks there have 256 MiB.
 LOGITS_IN_CHUNK, LOGITS_IN_GPU_CHUNK = 2**22, 2**26
-# The positions of a chunk are padded to a multiple of this. A CPU compiles its 16-bit products for
-# each new size, which takes longer than the products themselves, and the last chunk varies.
+# The number of positions in a chunk is padded to a multiple of this. On a CPU, 16-bit products are
+# compiled for each new size, which takes longer than the products; the last chunk's size varies.
 POSITIONS_MULTIPLE = 64
 
 
@@ -37,7 +37,7 @@ def score_tokens(
     logits_to_keep: int | Tensor = 0,
     skip_logits: bool = False,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Compute logits, [B, T, V], and for labels the loss, [], of a language head.
+    """Compute the logits, [B, T, V], of a language model head, and with labels the loss, [].
 
     Args:
         head: The output projection, from [B, T, D] to [B, T, V].
@@ -45,12 +45,12 @@ def score_tokens(
         labels: Target ids, [B, T]; -100 at positions without a target. None: no loss.
         num_items_in_batch: Real target tokens in the whole optimizer step.
         label_smoothing_factor: Share of each target that is spread evenly over all V entries.
-        logits_to_keep: Positions that get logits, as for `select_positions`.
-        skip_logits: Return None for the logits. The loss is then computed in chunks, unless the
-            head must be called (it is adapted, quantised, distributed), or under torch.compile.
+        logits_to_keep: Positions that get logits, as in `select_positions`.
+        skip_logits: Return None for the logits. The loss is then computed in chunks, except under
+            torch.compile, or if the head is not a plain linear layer (see `is_plain_linear`).
 
     Raises:
-        ValueError: There is not one label for each position with logits.
+        ValueError: The shape of labels is not the shape of the scored positions.
     """
     if not skip_logits:
         hidden_states = select_positions(hidden_states, logits_to_keep)
@@ -74,8 +74,8 @@ def score_tokens(
 def select_positions(hidden_states: Tensor, logits_to_keep: int | Tensor) -> Tensor:
     """Select the states that get logits, [B, P, D] of [B, T, D], as transformers 5.22 and later do.
 
-    logits_to_keep is the number of last positions, 0 for all; or positions, [P] or [B, P]; or a
-    boolean mask, [B, T], which gives [P, D].
+    logits_to_keep is the number of last positions (0: all); or it holds positions, [P] or [B, P];
+    or it is a boolean mask, [B, T], and the result is [P, D].
     """
     if isinstance(logits_to_keep, int):
         return hidden_states[:, -logits_to_keep:] if logits_to_keep else hidden_states
@@ -87,13 +87,13 @@ def select_positions(hidden_states: Tensor, logits_to_keep: int | Tensor) -> Ten
 
 
 def is_plain_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
-    """Whether calling module only multiplies by its weight: no adapter, hook or distribution."""
+    """Whether module is a plain nn.Linear, without adapter, hooks or distributed weights."""
     return (
         type(module) is nn.Linear
         and not isinstance(module.weight, DTensor)
         and not (module._forward_hooks or module._forward_pre_hooks)
         and not (module._backward_hooks or module._backward_pre_hooks)
-        and not hasattr(module, "_hf_hook")  # accelerate loads the weight in the call
+        and not hasattr(module, "_hf_hook")  # accelerate loads the weight when called
     )
 
 
@@ -132,7 +132,7 @@ def chunked_cross_entropy(
 class _SummedCrossEntropy(torch.autograd.Function):
     """Summed loss of N positions. forward computes the gradients; backward only scales them.
 
-    C is the number of positions in a chunk, and P the same rounded up to POSITIONS_MULTIPLE.
+    C is the number of positions in a chunk. P is C rounded up to a multiple of POSITIONS_MULTIPLE.
     """
 
     @staticmethod
@@ -157,7 +157,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
         most = LOGITS_IN_CHUNK if weight.device.type == "cpu" else LOGITS_IN_GPU_CHUNK
         size = max(1, min(most // weight.size(0), len(states)))
         multiple = min(size, POSITIONS_MULTIPLE)
-        # All chunks share these buffers, because allocating large tensors anew is slow.
+        # All chunks share these buffers, because allocating large tensors for each chunk is slow.
         products = states.new_empty(size + -size % multiple, weight.size(0), dtype=dtype)
         wide_products = products.float()  # the same buffer if products are float32
         needs_buffer = weight_grad is not None and dtype != torch.float32
@@ -195,7 +195,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor, buffer: Tensor) -> None:
-    """Add left @ right to total in float32. buffer has the shape of total, for narrower dtypes."""
+    """Add left @ right to total in float32. Products in narrower dtypes are widened in buffer."""
     if left.dtype == total.dtype:
         total.addmm_(left, right)
     else:
@@ -208,7 +208,7 @@ def _loss_in_place(logits: Tensor, labels: Tensor, label_smoothing_factor: float
     target = (1 - label_smoothing_factor) * picked  # [C, 1]
     if label_smoothing_factor:
         target += label_smoothing_factor * logits.mean(-1, keepdim=True)
-    # The gradient is softmax minus the smoothed target. One exponential serves loss and gradient.
+    # The gradient is softmax minus the smoothed target. Loss and gradient share the exponentials.
     highest = logits.amax(-1, keepdim=True)  # [C, 1]
     normaliser = logits.sub_(highest).exp_().sum(-1, keepdim=True)
     loss = normaliser.log() + highest - target

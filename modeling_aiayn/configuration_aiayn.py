@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from transformers.utils.versions import require_version
 
-# Before the imports that fail under older versions, so that the error says what to do.
+# Check this before the imports that fail with older versions: this error says what to do.
 require_version("transformers>=5.4", "Upgrade it: pip install 'transformers>=5.4'")
 
 from huggingface_hub.dataclasses import strict  # noqa: E402
@@ -27,14 +27,14 @@ def _both_stacks(
     return {"d_model": d_model, "dropout": dropout, **stacks}
 
 
-# base and big are Table 3's; base is the default of every field. tiny is Wu et al.'s (2021).
+# base and big are from Table 3; base is the default of every field. tiny is from Wu et al. (2021).
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": _both_stacks(d_model=128, layers=4, heads=4, ffn_dim=256, dropout=0.3),
     "base": {},
     "big": _both_stacks(d_model=1024, layers=6, heads=16, ffn_dim=4096, dropout=0.3),
 }
 
-# Entries of config.json by which auto classes find the code in a folder without this package.
+# Entries of config.json that tell auto classes where a folder's code is, without this package.
 AUTO_MAP = {
     "AutoConfig": "configuration_aiayn.AiaynConfig",
     "AutoModel": "modeling_aiayn.AiaynModel",
@@ -44,7 +44,7 @@ AUTO_MAP = {
     "AutoModelForTextEncoding": "modeling_aiayn.AiaynEncoderModel",
 }
 
-# By saved class, the class that AutoModel loads. All other saved classes load as AiaynModel.
+# Maps a saved class to the class that AutoModel loads. It loads all others as AiaynModel.
 AUTO_MODEL_CLASSES = {
     "AiaynForSequenceClassification": "modeling_aiayn.AiaynEncoderModel",
     "AiaynEncoderModel": "modeling_aiayn.AiaynEncoderModel",
@@ -59,7 +59,7 @@ POSITIVE_FIELDS = (
     *("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
     *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
 )
-# A keyword this similar to a field counts as a misspelt field.
+# A keyword that is this similar to a field's name counts as a misspelling of it.
 MISSPELT_SIMILARITY = 0.85
 
 
@@ -71,11 +71,11 @@ class AiaynConfig(PreTrainedConfig):
         vocab_size: Vocabulary size, shared by source and target (section 5.1).
         decoder_vocab_size: Size of a separate target vocabulary. None: shared.
         d_model: Width of the residual stream.
-        encoder_layers, decoder_layers: Layers of each half, N.
-        encoder_attention_heads, decoder_attention_heads: Heads of each half's attention, h.
+        encoder_layers, decoder_layers: Number of layers in each stack, N.
+        encoder_attention_heads, decoder_attention_heads: Number of attention heads, h.
         encoder_ffn_dim, decoder_ffn_dim: Width inside the feed-forward networks, d_ff.
-        head_dim: Width of one head, d_k = d_v (section 3.2.2). None: d_model / heads, which is
-            what reading it gives; of the decoder's heads, from `get_text_config(decoder=True)`.
+        head_dim: Width of one head, d_k = d_v (section 3.2.2). None: d_model / heads. The field
+            then returns the encoder's value, `get_text_config(decoder=True)` the decoder's.
         dropout: Rate on every sub-layer's output and on the embeddings (section 5.4).
         attention_dropout: Rate on the attention weights.
         activation_dropout: Rate inside the feed-forward networks.
@@ -83,12 +83,12 @@ class AiaynConfig(PreTrainedConfig):
         classifier_pooling: How the classifier pools the encoder's states, "mean" or "max".
         activation_function: Activation of the feed-forward networks, a key of ACT2FN.
         position_type: "sinusoidal" (section 3.5) or "learned" (Table 3, row E).
-        max_position_embeddings: Learned positions. Sinusoids have no limit and ignore it.
-        position_base: Base of the sinusoids' wavelengths.
+        max_position_embeddings: Number of learned positions. Sinusoidal ones have no limit.
+        position_base: Base of the wavelengths of sinusoidal positions.
         position_offset: Position of the first token.
-        norm_first: Normalise each sub-layer's input (pre-norm) instead of its output (post-norm).
-        final_norm: Normalise the output of both stacks. None: only with norm_first.
-        layer_norm_eps: Added to the variance in layer normalisation.
+        norm_first: Normalize each sub-layer's input (pre-norm) instead of its output (post-norm).
+        final_norm: Normalize the output of both stacks. None: only with norm_first.
+        layer_norm_eps: Added to the variance in layer normalization.
         attention_bias: Give the four projections of attention a bias.
         lm_head_bias: Give the output projection a bias.
         scale_embedding: Multiply embeddings by sqrt(d_model) (section 3.4).
@@ -96,20 +96,20 @@ class AiaynConfig(PreTrainedConfig):
         use_cache: Keep keys and values between decoding steps.
         bos_token_id, pad_token_id, eos_token_id: Ids of `<s>`, `<pad>` and `</s>`.
         decoder_start_token_id: Id that the decoder starts from.
-        is_encoder_decoder: Whether the model has both halves; transformers reads it.
+        is_encoder_decoder: Whether the model has both encoder and decoder. transformers reads it.
 
     Raises:
         StrictDataclassFieldValidationError: A value has the wrong type.
         StrictDataclassClassValidationError: A value is out of range or does not fit another one.
 
     Departs from the paper: layer_norm_eps, which the paper does not give, is Tensor2Tensor's. d_k
-    and d_v are equal; row B of Table 3 changes d_k alone.
+    and d_v are equal; row B of Table 3 changes only d_k.
     """
 
     model_type = "aiayn"
     # No annotations here: an annotated attribute would become a field.
     keys_to_ignore_at_inference = ["past_key_values", "cache"]
-    # Each stack has its own plan; the default of transformers fits a decoder alone.
+    # Each stack has its own plan; transformers' default fits only models without an encoder.
     base_model_fsdp_plan: ClassVar[dict[str, str]] = {}
     attribute_map = {
         "hidden_size": "d_model",
@@ -164,13 +164,13 @@ class AiaynConfig(PreTrainedConfig):
 
     @property
     def pads_with_eos(self) -> bool:
-        """Whether pad_token_id also ends texts: ids alone then do not show padding."""
+        """Whether pad_token_id is also an end token. Then ids do not show which are padding."""
         ends = self.eos_token_id if isinstance(self.eos_token_id, list) else [self.eos_token_id]
         return self.pad_token_id in ends
 
     def __getattribute__(self, name: str) -> Any:
         value = super().__getattribute__(name)
-        if name == "head_dim" and value is None:  # tools of transformers take it for a number
+        if name == "head_dim" and value is None:  # transformers expects a number
             return self.d_model // max(1, self.encoder_attention_heads)
         return value
 
@@ -181,7 +181,7 @@ class AiaynConfig(PreTrainedConfig):
         self.architectures: list[str] = self.architectures or []
 
     def _warn_of_spelling(self, keywords: dict[str, Any]) -> None:
-        """Warn of a keyword that resembles a field; it may also be an attribute of a library."""
+        """Warn of a keyword that resembles a field. No error: another library may use it."""
         names = [field.name for field in fields(self)]
         for keyword in keywords.keys() - {*names, *self.attribute_map}:
             similar = difflib.get_close_matches(keyword, names, n=1, cutoff=MISSPELT_SIMILARITY)
@@ -205,9 +205,9 @@ class AiaynConfig(PreTrainedConfig):
     def get_text_config(
         self, decoder: bool | None = None, encoder: bool | None = None
     ) -> PreTrainedConfig:
-        """Return a copy with one half's sizes under transformers' names, such as num_hidden_layers.
+        """Return a copy with one stack's sizes in transformers' fields, such as num_hidden_layers.
 
-        Without a half, vocab_size is the target's: generate() takes it for the number of logits.
+        With neither or both flags, vocab_size is the target's: generate() expects that many logits.
         """
         if decoder == encoder and self.decoder_vocab_size is None:
             return self
@@ -216,7 +216,7 @@ class AiaynConfig(PreTrainedConfig):
         if decoder == encoder:
             shared.vocab_size = shared.decoder_vocab_size
             return shared
-        shared.is_encoder_decoder = True  # transformers separates the halves only if this is True
+        shared.is_encoder_decoder = True  # transformers separates the stacks only if this is True
         half = super(AiaynConfig, shared).get_text_config(decoder=decoder, encoder=encoder)
         half.is_encoder_decoder = self.is_encoder_decoder
         return half

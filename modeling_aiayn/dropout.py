@@ -6,22 +6,22 @@ from torch.nn import functional
 
 
 def is_transformed() -> bool:
-    """Whether a compiler or torch.func, such as vmap, runs: then values cannot be read."""
+    """Whether a compiler or torch.func, such as vmap, is running. Then values cannot be read."""
     if torch.compiler.is_compiling():
         return True
     return torch._C._functorch.maybe_current_level() is not None
 
 
 def drop(states: Tensor, rate: float, training: bool = True) -> Tensor:
-    """Set a share of the states, [...], to zero, and scale the others so that the mean stays.
+    """Set a share of the states, [...], to zero, and scale the others to keep the mean.
 
-    On a CPU torch draws a random number for each state, on one core, which is slow. Here
-    four states share one number of 64 bits. So the rate is rounded to a multiple of 2^-16, and the
-    scale is that of the rounded rate.
+    On a CPU, torch draws one random number for each state on a single core, which is slow. Here
+    four states share one 64-bit number. So the rate is rounded to a multiple of 2^-16, and the
+    scale fits the rounded rate.
 
     Args:
         states: Numbers, [...].
-        rate: Share to drop, from 0 to 1. torch raises a ValueError for any other.
+        rate: Share to drop, from 0 to 1. torch raises a ValueError for other values.
         training: Whether to drop at all.
     """
     if not training or rate == 0:
@@ -36,10 +36,10 @@ def drop(states: Tensor, rate: float, training: bool = True) -> Tensor:
 def draw_factors(
     states: Tensor, threshold: int, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Draw a factor for each of the states, [...]: 0 to drop it, or the scale to keep it with.
+    """Draw a factor for each of the states, [...]: 0 drops the state, the scale keeps it.
 
     Args:
-        states: Numbers, [...], for their shape, dtype and device.
+        states: Tensor whose shape, [...], dtype and device the factors get.
         threshold: Share to drop, times 2^16; less than 2^16.
         generator: Source of the random numbers. None: torch's own.
     """

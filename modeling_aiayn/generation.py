@@ -1,4 +1,4 @@
-"""Section 6.1 for generate(): the length of an output, its cache, and an error for NaN scores."""
+"""Section 6.1 in generate(): default lengths, the cache of beams, and an error for NaN scores."""
 
 import copy
 import math
@@ -17,20 +17,20 @@ from transformers import (
     LogitsProcessorList,
 )
 
-# Section 6.1: an output may be this much longer than its input.
+# Section 6.1: an output may have this many more tokens than its input.
 MAX_TOKENS_BEYOND_SOURCE = 50
-DEFAULT_NEW_TOKENS = 20  # of transformers, for models without a source
+DEFAULT_NEW_TOKENS = 20  # transformers' default; here, for models without a source
 # Seq2SeqTrainer writes transformers' defaults, such as this, into a model's generation config.
 TRAINER_MAX_LENGTH = 20
 # Looks up a generation setting by name: an argument of generate(), or a configuration's field.
 Setting = Callable[[str], Any]
 Kwargs = dict[str, Any]
-# Settings to add to those of the caller, and processors that apply them.
+# Settings to add to the caller's settings, and processors that apply them.
 SettingsAndLimits = tuple[Kwargs, list[LogitsProcessor]]
 
 
 class NonFiniteScores(LogitsProcessor):
-    """Records whether any score was NaN. Reading the record only once keeps an accelerator busy."""
+    """Records whether any score was NaN. It is read once, because reading makes a GPU wait."""
 
     def __init__(self) -> None:
         self.has_nan: Tensor | None = None
@@ -42,7 +42,7 @@ class NonFiniteScores(LogitsProcessor):
         return scores
 
     def check(self, dtype: torch.dtype) -> None:
-        """Raise a ValueError if a score of a model in dtype was NaN."""
+        """Raise a ValueError if a score was NaN. The message names the model's dtype."""
         if self.has_nan is not None and self.has_nan:
             raise ValueError(
                 "The model computed non-finite scores (NaN): a weight is not finite, or values are "
@@ -51,9 +51,9 @@ class NonFiniteScores(LogitsProcessor):
 
 
 class SourceRelativeLength(LogitsProcessor):
-    """Section 6.1's limit, applied to each sentence: at its maximum length only `</s>` is left.
+    """Section 6.1's length limit for each sentence: at its limit, only `</s>` can follow.
 
-    With one limit for the whole batch, a translation would depend on the length of its neighbours.
+    With one limit for the whole batch, a translation would depend on the other sentences' lengths.
 
     Args:
         max_lengths: Maximum length of each of N sentences in tokens, start token included, [N].
@@ -66,7 +66,7 @@ class SourceRelativeLength(LogitsProcessor):
         self.eos_token_ids = eos_token_ids
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Rule out every token but eos for rows at their limit, and keep the score of eos.
+        """Rule out every token except eos in rows at their limit. The score of eos stays.
 
         input_ids are the output so far, [B, T], where B is N times the beams; scores are [B, V].
         """
@@ -85,7 +85,7 @@ class AiaynGenerationMixin(GenerationMixin):
     """generate() of transformers with default lengths, and with an error if the scores are NaN."""
 
     def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
-        """Reject continuous batching: it would fail in a thread and return the prompts."""
+        """Reject continuous batching, which would fail in a thread and return only the prompts."""
         raise ValueError(
             "Continuous batching (generate_batch, cache_implementation='paged') needs a paged "
             "cache, which these models do not have. Use generate(), or Translator."
@@ -99,14 +99,15 @@ class AiaynGenerationMixin(GenerationMixin):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Generate as `GenerationMixin.generate`, which explains arguments and output.
+        """Generate as `GenerationMixin.generate` does; see its arguments and output.
 
-        Without a length, a translation is at most max_tokens_beyond_source (an argument here, or a
-        field of the generation config) tokens longer than its source; a language model adds 20. A
-        learned position table limits both. A length that Seq2SeqTrainer wrote is removed.
+        If no length is given, max_tokens_beyond_source (an argument, or a field of the generation
+        config) limits how much longer than its source a translation is. A language model adds 20
+        tokens. A learned position table limits both. Seq2SeqTrainer's own max_length is removed.
 
         Raises:
-            ValueError: Scores are NaN, a position table is too short, or forced tokens are a list.
+            ValueError: A score is NaN, a learned position table is too short, or
+                forced_bos_token_id is a list.
         """
         if has_trainer_length(self.generation_config):
             self.generation_config.max_length = None
@@ -129,7 +130,7 @@ class AiaynGenerationMixin(GenerationMixin):
             processors += limits
             if generation_config is None:
                 kwargs |= settings
-            else:  # transformers warns of settings in both
+            else:  # transformers warns if both have settings
                 generation_config = copy.deepcopy(generation_config)
                 generation_config.update(**settings)
         try:
@@ -156,9 +157,9 @@ class AiaynGenerationMixin(GenerationMixin):
         return {"max_new_tokens": self._within_positions(new_tokens, prefix)}, []
 
     def _within_positions(self, new_tokens: int, prefix: int) -> int:
-        """Reduce new_tokens to the room that a learned position table leaves behind prefix."""
+        """Limit new_tokens to the positions that a learned table has left after the prefix."""
         positions = self.model.decoder.embed_positions.max_length
-        # One more than the table: the last token is predicted and never fed back.
+        # One more than the table has: the last token is predicted, but needs no position.
         if positions is None or positions + 1 <= prefix:
             return new_tokens
         return min(new_tokens, positions + 1 - prefix)
@@ -190,11 +191,11 @@ class TranslationGenerationMixin(AiaynGenerationMixin):
         limits: list[LogitsProcessor] = []
         is_real, eos = kwargs.get("attention_mask"), get_setting("eos_token_id")
         ends = [] if eos is None else torch.as_tensor(eos).reshape(-1).tolist()
-        ends = [token_id for token_id in ends if token_id >= 0]  # users pass -1 to switch it off
+        ends = [token_id for token_id in ends if token_id >= 0]  # -1 means no end token
         if is_real is not None and ends:
-            # When sampling, the scores are those of the draw: transformers normalises them last.
+            # When sampling, transformers normalizes last, after its filters, and draws from that.
             if get_setting("renormalize_logits") and not get_setting("do_sample"):
-                # Normalise before the limit: after it, eos would have a probability of 1.
+                # Normalize before the limit: after it, eos would have a probability of 1.
                 limits.append(LogitNormalization())
                 settings["renormalize_logits"] = False
             lengths = (is_real.sum(-1) + max_beyond).clamp(min=least)  # [N]
@@ -207,8 +208,7 @@ class TranslationGenerationMixin(AiaynGenerationMixin):
     ) -> dict[str, Any]:
         """Prepare one step's inputs, with positions that skip padding in the target.
 
-        Positions are counted here, because for a static cache transformers turns the mask of tokens
-        into a mask of scores, which does not show padding any more.
+        They are counted here: with a static cache, transformers' later mask does not show padding.
         """
         mask = decoder_attention_mask
         if mask is not None and mask.dim() == 2:
@@ -217,13 +217,13 @@ class TranslationGenerationMixin(AiaynGenerationMixin):
 
     @staticmethod
     def _reorder_cache(cache: EncoderDecoderCache, beam_idx: Tensor) -> Cache:
-        """Reorder self-attention's keys and values. All beams of a sentence share the source's."""
+        """Reorder only self-attention's keys and values: all beams of a sentence share a source."""
         cache.self_attention_cache.reorder_cache(beam_idx)
         return cache
 
 
 def find_input(inputs: Tensor | None, kwargs: Kwargs) -> Tensor | None:
-    """Return what generate() is given: ids, [B, S], embeddings or encoder output, [B, S, D]."""
+    """Return the input of generate(): ids, [B, S], embeddings or encoder output, [B, S, D]."""
     encoded = kwargs.get("encoder_outputs")
     embeds, ids = kwargs.get("inputs_embeds"), kwargs.get("input_ids")
     # transformers rejects anything else.
@@ -234,13 +234,13 @@ def find_input(inputs: Tensor | None, kwargs: Kwargs) -> Tensor | None:
 
 
 def has_trainer_length(generation_config: GenerationConfig) -> bool:
-    """Whether max_length is the one that Seq2SeqTrainer writes, beside all other defaults."""
-    is_trainers = generation_config.encoder_repetition_penalty is not None  # users set few fields
+    """Whether max_length is the default that Seq2SeqTrainer writes, with all other defaults."""
+    is_trainers = generation_config.encoder_repetition_penalty is not None  # users rarely set it
     return is_trainers and generation_config.max_length == TRAINER_MAX_LENGTH
 
 
 def minimum_new_tokens(prefix: int, get_setting: Setting) -> int:
-    """The tokens that min_new_tokens and min_length demand behind the prefix."""
+    """Minimum number of tokens after the prefix, by min_new_tokens and min_length."""
     least, least_in_all = get_setting("min_new_tokens"), get_setting("min_length")
     return max(least or 0, (least_in_all or 0) - prefix)
 

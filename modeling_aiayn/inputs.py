@@ -1,4 +1,4 @@
-"""What callers pass to a model besides states: ids, masks, positions and caches."""
+"""Checks and defaults of a model's inputs: ids, masks, positions and caches."""
 
 import warnings
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 from .configuration_aiayn import AiaynConfig
 from .dropout import is_transformed
 
-# The library's name for a cache, in arguments and outputs: transformers 5.24 renamed it.
+# Name of the cache in transformers' arguments and outputs; version 5.24 renamed it.
 CACHE_NAME = (
     "cache" if hasattr(BaseModelOutputWithPastAndCrossAttentions, "cache") else "past_key_values"
 )
@@ -21,7 +21,7 @@ CACHE_NAME = (
 def one_cache(
     cache: Cache | None, past_key_values: Cache | None, others: Mapping[str, Any]
 ) -> Cache | None:
-    """The cache, by either name; generate() would write nonsense with one that a model ignores."""
+    """Return the cache, by either name. If a model ignored it, generated texts would be wrong."""
     caches = [given for given in (cache, past_key_values) if given is not None]
     if past_key_values is not None and CACHE_NAME == "cache" and not is_transformed():
         text = "`past_key_values` is deprecated since transformers 5.24. Use `cache` instead."
@@ -35,10 +35,10 @@ def one_cache(
 
 
 def is_replayed(layer: nn.Module) -> bool:
-    """Whether gradient checkpointing runs a layer once more in the backward pass.
+    """Whether gradient checkpointing runs a layer again in the backward pass.
 
     The second run would add the same keys to a cache again. transformers removes the cache from
-    the layer's arguments, but before 5.24 only under the name past_key_values.
+    the layer's arguments, but before 5.24 only if it is named past_key_values.
     """
     is_checkpointed = getattr(layer, "gradient_checkpointing", False)
     return bool(is_checkpointed and layer.training and torch.is_grad_enabled())
@@ -47,7 +47,7 @@ def is_replayed(layer: nn.Module) -> bool:
 def count_positions(
     attention_mask: Tensor | None, past_length: int | Tensor, inputs_embeds: Tensor
 ) -> Tensor:
-    """Count positions, [B, T] or [1, T], over real tokens only: padding on the left shifts none.
+    """Count positions, [B, T] or [1, T], over real tokens; padding on the left does not count.
 
     Args:
         attention_mask: 1 for real tokens, [B, past_length + T], or longer for a static cache. None
@@ -67,7 +67,7 @@ def source_mask(
 ) -> Tensor | None:
     """Return attention_mask, [B, S], if given, else a mask that hides the padding of input_ids.
 
-    Without a mask, a padding id that also ends texts counts as a token, as in the library's models.
+    Without a mask, padding is not hidden if its id is also an end token, as in transformers.
     """
     if attention_mask is None and input_ids is not None and not config.pads_with_eos:
         return (input_ids != config.pad_token_id).long()  # [B, S]
@@ -75,7 +75,7 @@ def source_mask(
 
 
 def check_ids(input_ids: Tensor, vocab_size: int) -> None:
-    """Check that every id has a row in the embedding matrix; an accelerator would not name the id.
+    """Check that every id has an embedding; an accelerator's own error would not name the id.
 
     Raises:
         ValueError: An id is below 0 or not below vocab_size.
@@ -98,7 +98,7 @@ def check_mask(mask: Tensor | None, shape: tuple[int, ...], name: str) -> None:
     Raises:
         ValueError: The mask has another shape, dtype or values.
     """
-    if not isinstance(mask, Tensor):  # none, or the blocks of FlexAttention
+    if not isinstance(mask, Tensor):  # None, or FlexAttention's block mask
         return
     if mask.dim() == 4 and not (mask.dtype == torch.bool or mask.is_floating_point()):
         raise ValueError(
@@ -123,7 +123,7 @@ def check_mask(mask: Tensor | None, shape: tuple[int, ...], name: str) -> None:
 def check_source(
     encoder_hidden_states: Tensor | None, encoder_attention_mask: Tensor | None
 ) -> None:
-    """Check that a decoder with a source gets one, [B, S, D], and that its mask, [B, S], fits."""
+    """Check that the encoder's output, [B, S, D], is given, and that its mask, [B, S], fits."""
     if encoder_hidden_states is None:
         raise ValueError("The decoder needs encoder_hidden_states, the encoder's output.")
     check_mask(encoder_attention_mask, tuple(encoder_hidden_states.shape[:2]), "state")

@@ -19,7 +19,7 @@ def sinusoidal_positions(positions: Tensor, d_model: int, base: float = 10000.0)
     """Section 3.5: PE(p, 2i) = sin(p / base^(2i / d_model)), PE(p, 2i + 1) = cos(the same).
 
     Args:
-        positions: Positions, [...]. They have no limit, because nothing is looked up.
+        positions: Positions, [...]. They have no limit, because there is no table.
         d_model: Width, D, even.
         base: Base of the wavelengths, which go from 2 pi to base * 2 pi.
 
@@ -56,7 +56,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Embedding):
-    """Table 3, row E: a trained table of max_length positions, and offset rows before them."""
+    """Table 3, row E: a trained table of max_length positions, after offset unused rows."""
 
     def __init__(self, max_length: int, d_model: int, offset: int = 0) -> None:
         super().__init__(max_length + offset, d_model)
@@ -84,12 +84,11 @@ def feed_forward(
 
 
 class AddNorm(nn.LayerNorm):
-    """Section 3.1: the residual connection and normalisation around a sub-layer.
+    """Section 3.1: the residual connection and normalization around a sub-layer.
 
     Post-norm, as in the paper, is LayerNorm(x + Sublayer(x)); pre-norm is
-    x + Sublayer(LayerNorm(x)). A layer calls `before`, the sub-layer, then `after`; a call of the
-    module itself only normalises.
-    dropout falls on the sub-layer's output (section 5.4).
+    x + Sublayer(LayerNorm(x)). A layer calls `before`, then the sub-layer, then `after`. A call of
+    the module itself only normalizes. dropout applies to the sub-layer's output (section 5.4).
     """
 
     def __init__(self, d_model: int, eps: float, dropout: float, norm_first: bool) -> None:
@@ -98,11 +97,11 @@ class AddNorm(nn.LayerNorm):
         self.norm_first = norm_first
 
     def before(self, hidden_states: Tensor) -> Tensor:
-        """Return the input of the sub-layer, [B, T, D]: hidden_states, normalised if norm_first."""
+        """Return the input of the sub-layer, [B, T, D]: hidden_states, normalized if norm_first."""
         return self(hidden_states) if self.norm_first else hidden_states
 
     def after(self, hidden_states: Tensor, output: Tensor) -> Tensor:
-        """Add the sub-layer's output to hidden_states, [B, T, D] both; post-norm normalises it."""
+        """Add the sub-layer's output to hidden_states, [B, T, D]; post-norm normalizes the sum."""
         output = drop(output, self.dropout, self.training)
         hidden_states = hidden_states + output
         return hidden_states if self.norm_first else self(hidden_states)
@@ -169,7 +168,7 @@ class EncoderLayer(TransformerLayer):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
     ) -> Tensor:
-        """Run the layer on states, [B, S, D]. The mask is in the implementation's form."""
+        """Run the layer on states, [B, S, D]; the mask is in the form that attention takes."""
         sublayer_input = self.self_attn_layer_norm.before(hidden_states)
         key, value = self.self_attn.project_keys_values(sublayer_input)
         attended, _ = self.self_attn(sublayer_input, key, value, attention_mask, **kwargs)
@@ -182,8 +181,8 @@ class DecoderLayer(TransformerLayer):
 
     Args:
         sizes: The layer's sizes.
-        layer_idx: Index of the layer in its stack, by which a cache stores keys and values.
-        has_source: Whether the layer attends to a source. A language model's does not.
+        layer_idx: Index of the layer in its stack. A cache stores keys and values by this index.
+        has_source: Whether the layer attends to a source; false in a language model.
     """
 
     def __init__(self, sizes: LayerSizes, layer_idx: int, has_source: bool = True) -> None:
@@ -207,8 +206,8 @@ class DecoderLayer(TransformerLayer):
         Args:
             hidden_states: States of the target, [B, T, D].
             encoder_hidden_states: The encoder's output, [B, S, D]. None: no attention over it.
-            attention_mask: For self-attention, in the form that the implementation takes. Eager
-                attention sees later positions without one.
+            attention_mask: For self-attention, in the form that the implementation takes. Without
+                a mask, eager attention sees later positions.
             encoder_attention_mask: For attention over the source, in the same form.
             cache: Cached keys and values of earlier steps. New ones are added here.
             **kwargs: Arguments of attention.
@@ -229,7 +228,7 @@ class DecoderLayer(TransformerLayer):
         return self._feed_forward(hidden_states)
 
     def _target_keys_values(self, states: Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
-        """Return keys and values of the target so far. Each step adds its own to the cache."""
+        """Return keys and values of the target so far, and add the new ones to the cache."""
         key, value = self.self_attn.project_keys_values(states)
         if cache is None:
             return key, value
@@ -255,7 +254,7 @@ def pool_states(hidden_states: Tensor, mask: Tensor | None, pooling: str) -> Ten
     """Pool states, [B, S, D], over each text's real tokens to [B, D], for a classifier.
 
     mask is 1 for real tokens, [B, S], or None if all are real. pooling is "mean" or "max". A row
-    of padding alone gives zeros.
+    that is all padding gives zeros.
     """
     if mask is None:
         mask = hidden_states.new_ones(hidden_states.shape[:2])  # [B, S]

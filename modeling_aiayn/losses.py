@@ -1,7 +1,7 @@
 """Section 5.4: each loss is a sum over real labels, divided by their number in an optimizer step.
 
 So the objective does not depend on padding, gradient accumulation or the number of processes.
-num_items_in_batch is the number of real labels in the whole step. None: count those of labels.
+num_items_in_batch is the number of real labels in the whole step. None: count them in labels.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ IGNORED_LABEL = -100
 
 
 def pop_label_smoothing_factor(kwargs: dict[str, Any]) -> float:
-    """Take label_smoothing_factor from the keyword arguments of a head's forward.
+    """Remove label_smoothing_factor from the keyword arguments of forward, and return it.
 
     It is not in the signature of forward: the Trainer of transformers treats each named argument
     with "label" in its name as labels, and computes no evaluation loss if one of them is missing.
@@ -48,7 +48,7 @@ def label_smoothed_cross_entropy(
     num_items_in_batch: Tensor | int | None = None,
     label_smoothing_factor: float = 0.0,
 ) -> Tensor:
-    """Section 5.4: cross-entropy with label smoothing, in nats per label; 0 without a label.
+    """Section 5.4: cross-entropy with label smoothing, in nats per label; 0 if there is no label.
 
     Args:
         logits: Scores, [B, T, V], or [B, L] of a classifier.
@@ -111,8 +111,8 @@ def classification_loss(
 ) -> Tensor:
     """Mean squared error, cross-entropy or binary cross-entropy over a whole optimizer step.
 
-    transformers' own loss ignores num_items_in_batch for the first and the last, so gradient
-    accumulation would scale their gradients.
+    transformers' own loss ignores num_items_in_batch for mean squared error and binary
+    cross-entropy, so gradient accumulation would scale the gradients.
 
     Args:
         logits: Scores, [B, L].
@@ -120,7 +120,7 @@ def classification_loss(
             "multi_label_classification" 0 or 1, [B, L].
         problem_type: One of the values that transformers allows for config.problem_type.
         num_items_in_batch: Labels in the whole step.
-        label_smoothing_factor: As for `label_smoothed_cross_entropy`; for class ids only.
+        label_smoothing_factor: As in `label_smoothed_cross_entropy`; for class ids only.
 
     Raises:
         ValueError: Labels have the wrong shape or cannot be smoothed.

@@ -51,7 +51,7 @@ def _check_serves_targets(mask: Any) -> None:
 class AiaynModel(AiaynPreTrainedModel):
     """Figure 1 without the output projection: encoder and decoder."""
 
-    # Checkpoints keep the encoder's matrix, so that heads on the encoder alone find it.
+    # Checkpoints store the encoder's matrix, so that models with only an encoder find it.
     _tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
 
     def __init__(self, config: AiaynConfig) -> None:
@@ -87,7 +87,7 @@ class AiaynModel(AiaynPreTrainedModel):
             decoder_input_ids: Target ids, start token first, [B, T].
             decoder_attention_mask: 1 for real target tokens, [B, past + T].
             encoder_outputs: The encoder's output if already computed, last_hidden_state [B, S, D].
-            past_key_values: The cache, by its name before transformers 5.24. Pass only one.
+            past_key_values: The name of cache before transformers 5.24. Pass only one of them.
             inputs_embeds: Rows of the embedding matrix instead of input_ids, [B, S, D].
             decoder_inputs_embeds: The same for decoder_input_ids, [B, T, D].
             decoder_position_ids: Positions of the target, [B, T]. None: counted over real tokens.
@@ -135,7 +135,7 @@ class AiaynModel(AiaynPreTrainedModel):
 class AiaynEncoderModel(AiaynPreTrainedModel):
     """The encoder alone, with the parameter names of the whole model."""
 
-    # Weights of a whole model's checkpoint that this model skips without a warning.
+    # This model ignores these weights of a whole model's checkpoint, without a warning.
     _keys_to_ignore_on_load_unexpected = [r"^(model\.)?decoder\.", r"^(lm_head|classifier)\."]
 
     def __init__(self, config: AiaynConfig) -> None:
@@ -193,7 +193,7 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
         vocab_size = config.decoder_vocab_size or config.vocab_size
         self.model = AiaynModel(self.config)
         self.lm_head = nn.Linear(config.d_model, vocab_size, bias=config.lm_head_bias)
-        # transformers drops a field of ours from a configuration that it derived from the model's.
+        # Marked as derived from the model's config, it would lose max_tokens_beyond_source.
         derived = GenerationConfig.from_model_config(self.config).to_dict().items()
         self.generation_config = GenerationConfig(
             **{name: value for name, value in derived if not name.startswith("_")},
@@ -232,8 +232,8 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
                 decoder_input_ids, the decoder gets the labels shifted right.
             num_items_in_batch: Real target tokens in the whole optimizer step; the Trainer counts
                 them. None: count them in labels.
-            use_cache: Whether to return keys and values for later steps. None: as
-                config.use_cache says, but not with labels.
+            use_cache: Whether to return keys and values for later steps. None: False with labels,
+                else config.use_cache.
             logits_to_keep: How many of the last positions to score, or which ones; 0: all.
             skip_logits: Return no logits, and compute the loss in chunks: the same loss and
                 gradients in less memory. Off by default, because trainers may read logits.
@@ -285,7 +285,7 @@ class AiaynForSequenceClassification(AiaynPreTrainedModel):
 
     It reads num_labels, problem_type, classifier_pooling and classifier_dropout of config.
 
-    Departs from the paper: the paper has no classifier; this one comes from the seed documents.
+    Departs from the paper: the paper has no classifier; this one comes from docs/seeds.md.
     """
 
     _keys_to_ignore_on_load_unexpected = [r"^(model\.)?decoder\.", r"^lm_head\."]
@@ -329,7 +329,7 @@ class AiaynForSequenceClassification(AiaynPreTrainedModel):
             position_ids=position_ids,
             **kwargs,
         )
-        if attention_mask is not None and attention_mask.dim() == 4:  # ready for attention
+        if attention_mask is not None and attention_mask.dim() == 4:  # not a mask of tokens
             attention_mask = source_mask(input_ids, None, self.config)
         pooled = pool_states(
             outputs.last_hidden_state, attention_mask, self.config.classifier_pooling
@@ -346,7 +346,7 @@ class AiaynForSequenceClassification(AiaynPreTrainedModel):
                 logits, labels, problem_type, num_items_in_batch, label_smoothing_factor
             )
             if self.config.problem_type is None:  # pipelines read it: softmax, sigmoid or neither
-                self.config.problem_type = problem_type  # only now: the labels may fit no loss
+                self.config.problem_type = problem_type  # only if the labels fit a loss
         return SequenceClassifierOutput(
             loss=loss,
             logits=logits,
@@ -458,7 +458,7 @@ class AiaynForCausalLM(AiaynPreTrainedModel, AiaynGenerationMixin):
         )
 
 
-# Saved folders carry this code, also if this module was itself loaded from a folder.
+# save_pretrained copies this code into each folder, even if this module came from such a folder.
 AiaynConfig.register_for_auto_class()
 for _model in (AiaynModel, AiaynEncoderModel, AiaynDecoderModel, AiaynEncoder, AiaynDecoder):
     _model.register_for_auto_class("AutoModel")

@@ -1,4 +1,4 @@
-"""The base class of all models: how transformers loads, resizes, splits and initialises them."""
+"""The base class of all models: how transformers loads, resizes, splits and initializes them."""
 
 import copy
 from typing import Any
@@ -15,7 +15,7 @@ from .layers import LearnedPositions
 
 
 class AiaynPreTrainedModel(PreTrainedModel):
-    """Base class of all models here: declares to transformers how to load, split and run them."""
+    """Base class of all models here. It tells transformers how to load, split and run them."""
 
     config: AiaynConfig
     base_model_prefix = "model"
@@ -31,16 +31,16 @@ class AiaynPreTrainedModel(PreTrainedModel):
     _input_half = "encoder"
 
     def __init__(self, config: AiaynConfig, *args: Any, **kwargs: Any) -> None:
-        # from_pretrained(folder, dropout=1.5) sets the field after the configuration was validated.
+        # Validate again: from_pretrained(folder, dropout=1.5) sets fields after the first time.
         config.validate_architecture()
-        # The hand-written attention is the default; transformers would choose "sdpa".
+        # "eager", this package's own attention, is the default; transformers would choose "sdpa".
         config._attn_implementation = config._attn_implementation or "eager"
         super().__init__(config, *args, **kwargs)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Name the class that FSDP2 makes for a divided model as its original.
+        """Give the class that FSDP2 makes for a sharded model the name of the original class.
 
-        save_pretrained writes the name of a model's class, and the code of its module.
+        save_pretrained writes the name of a model's class, and copies the code of its module.
         """
         super().__init_subclass__(**kwargs)
         original = cls.__bases__[-1]
@@ -80,7 +80,7 @@ class AiaynPreTrainedModel(PreTrainedModel):
         return embedding
 
     def resize_decoder_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Change the size of the target's own vocabulary. Arguments as for PreTrainedModel."""
+        """Resize the target's own vocabulary; arguments as in `resize_token_embeddings`."""
         if self.config.decoder_vocab_size is None:
             raise ValueError("Source and target share a vocabulary. Call resize_token_embeddings.")
         self._input_half = "decoder"
@@ -103,11 +103,11 @@ class AiaynPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise matrices by Xavier, and with tied embeddings all tables by a normal.
+        """Initialize matrices by Xavier; if embeddings are tied, tables by a normal distribution.
 
         A tied embedding is also the output projection. Its entries have a standard deviation of
-        d_model^-0.5, which scaling (section 3.4) makes 1. Learned positions then get the standard
-        deviation of the scaled embeddings: much smaller positions would hardly count beside them.
+        d_model^-0.5, which scaling (section 3.4) makes 1. Learned positions get the same standard
+        deviation as the scaled embeddings: much smaller values would have little effect.
         """
         is_embedding = isinstance(module, nn.Embedding)
         if isinstance(module, nn.Linear):
@@ -128,7 +128,7 @@ class AiaynPreTrainedModel(PreTrainedModel):
 def config_for_class(
     config: AiaynConfig, is_encoder_decoder: bool, vocab_size: int | None = None
 ) -> AiaynConfig:
-    """Return config, or a copy with these values; generate() reads is_encoder_decoder."""
+    """Return config if it has these values, else a copy; generate() reads is_encoder_decoder."""
     vocab_size = vocab_size or config.vocab_size
     if (config.is_encoder_decoder, config.vocab_size) != (is_encoder_decoder, vocab_size):
         config = copy.deepcopy(config)

@@ -78,10 +78,10 @@ class AiaynStack(AiaynPreTrainedModel):
         inputs_embeds: Tensor | None,
         past_length: int | Tensor = 0,
     ) -> Tensor:
-        """Return rows of the embedding matrix, [B, T, D]: those of input_ids, or inputs_embeds.
+        """Return token embeddings, [B, T, D]: the rows of input_ids, or inputs_embeds itself.
 
-        Checking ids makes an accelerator wait. So they are always checked on a CPU, and elsewhere
-        only outside training, before the first step of decoding (past_length 0).
+        Ids on a CPU are always checked. Checking makes an accelerator wait, so there ids are
+        checked only outside training, at the first step of decoding (past_length 0).
 
         Raises:
             ValueError: Both or neither were given, or an id is outside the vocabulary.
@@ -103,7 +103,7 @@ class AiaynStack(AiaynPreTrainedModel):
         return values.device.type == "cpu" or (is_first and not self.training)
 
     def embed(self, *inputs: Any, **options: Any) -> Tensor:
-        """Section 5.4: dropout of the result of `add_positions`, [B, T, D]; same arguments."""
+        """Section 5.4: `add_positions`, then dropout, [B, T, D]; the arguments are the same."""
         return drop(self.add_positions(*inputs, **options), self.dropout, self.training)
 
     def add_positions(
@@ -141,7 +141,7 @@ class AiaynStack(AiaynPreTrainedModel):
     def _check_table(
         self, position_ids: Tensor, past_length: int | Tensor, num_positions: int
     ) -> None:
-        """Check that a learned table has all positions, or num_positions if they cannot be read."""
+        """Check that a learned table has position_ids, or num_positions if ids cannot be read."""
         rows = self.embed_positions.max_length
         if rows is not None and position_ids.numel() and self._can_check(position_ids, past_length):
             num_positions = int(position_ids.max()) + 1
@@ -218,7 +218,7 @@ class AiaynDecoder(AiaynStack):
     """
 
     _layer_recorder = OutputRecorder(DecoderLayer)
-    # output_hidden_states=[-1] needs the number of layers. Older constructors do not take the key.
+    # For output_hidden_states=[-1]. OutputRecorder of older transformers takes no such argument.
     _layer_recorder.num_hidden_layers_key = "decoder_layers"
     _can_record_outputs = {
         "hidden_states": _layer_recorder,
@@ -269,7 +269,7 @@ class AiaynDecoder(AiaynStack):
             attention_mask: 1 for real target tokens, cached ones included, [B, past + T].
             encoder_hidden_states: The encoder's output, [B, S, D].
             encoder_attention_mask: 1 for real source tokens, [B, S].
-            past_key_values: The cache, by its name before transformers 5.24. Pass only one.
+            past_key_values: The name of cache before transformers 5.24. Pass only one of them.
             inputs_embeds: Rows of the embedding matrix instead of input_ids, [B, T, D].
             position_ids: Positions of the tokens, [B, T]. None: counted over real tokens.
             use_cache: Whether to return keys and values for later steps.
@@ -323,6 +323,6 @@ class AiaynDecoder(AiaynStack):
 def layer_sizes(config: AiaynConfig, half: str) -> LayerSizes:
     """Return the layer sizes of one half of the model, "encoder" or "decoder"."""
     names = {field.name for field in dataclasses.fields(LayerSizes)} - {"num_heads", "ffn_dim"}
-    shared = {name: vars(config)[name] for name in names}  # head_dim None, if it is not given
+    shared = {name: vars(config)[name] for name in names}  # vars: head_dim may be None
     heads, width = getattr(config, f"{half}_attention_heads"), getattr(config, f"{half}_ffn_dim")
     return LayerSizes(num_heads=heads, ffn_dim=width, **shared)

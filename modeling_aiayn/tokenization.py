@@ -1,4 +1,4 @@
-"""Section 5.1: vocabularies, as fast tokenizers that AutoTokenizer loads without our code."""
+"""Section 5.1: vocabularies, as fast tokenizers that AutoTokenizer loads without this package."""
 
 import hashlib
 import json
@@ -18,27 +18,27 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 # In the order of their ids. If padding had the id 0, generate() would pad beams with eos.
 SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
-# In front of a source that a model wrote (Caswell et al. 2019, arXiv:1906.06442).
+# Stands before a source that a model wrote (Caswell et al. 2019, arXiv:1906.06442).
 BACK_TRANSLATED = "<bt>"
 # Subfolder of the source's tokenizer in the folder of an exported model.
 SOURCE_TOKENIZER_FOLDER = "source_tokenizer"
 # Subfolder of the target's tokenizer in a model folder, if the vocabulary is not shared.
 TARGET_TOKENIZER_FOLDER = "target_tokenizer"
 MAX_WORD_LENGTH = 1000
-MAX_WORDS = 500_000  # whose ids are kept
-# All blanks of Unicode except the plain space: tab, line ends, the non-breaking space, ...
+MAX_WORDS = 500_000  # words whose ids are cached
+# All Unicode whitespace except the plain space: tab, line ends, the non-breaking space, ...
 BLANKS = [blank for blank in map(chr, range(0x3001)) if blank.isspace() and blank != " "]
 LONG_WORD = re.compile(rf"\S{{{MAX_WORD_LENGTH}}}(?=\S)")
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
-# The first character of a word that is spelt like a special token.
+# The first character of a word that is spelled like a special token.
 SPECIAL_TEXT = Regex("^<(?=(s|pad|/s|unk)>$)")
-# Tokens that name a language in NLLB-200, and in a source of OPUS-MT or of our own.
+# Language tags of NLLB-200, and language tags in sources of OPUS-MT and of our own models.
 NLLB_TAG = re.compile("([a-z]{3}_[A-Z][a-z]{3})")
 TYPED_TAG = re.compile(r">>([\w-]+)<<|<2([\w-]+)>")
 
 
 class PortableTokenizer(PreTrainedTokenizerFast):
-    """A tokenizer that is saved under a class name which transformers 4 and 5 both read."""
+    """A tokenizer that is saved under a class name that both transformers 4 and 5 know."""
 
 
 # transformers 5 would write "TokenizersBackend", which transformers 4 does not have.
@@ -46,7 +46,7 @@ PortableTokenizer.__name__ = "PreTrainedTokenizerFast"
 
 
 def portable_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """Let a loaded tokenizer of the library's general class be saved as a `PortableTokenizer`."""
+    """Turn a loaded PreTrainedTokenizerFast into a `PortableTokenizer`; leave others unchanged."""
     if type(tokenizer) is PreTrainedTokenizerFast:
         tokenizer.__class__ = PortableTokenizer
     return tokenizer
@@ -57,7 +57,7 @@ def train_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Train a tokenizer; kind is "bpe", "word" or "token".
 
-    vocab_size is for "bpe"; min_frequency is for "word", which always lower-cases, and "token".
+    Only "bpe" uses vocab_size; "word" and "token" use min_frequency. "word" always lower-cases.
     """
     if kind == "bpe":
         return train_bpe_tokenizer(texts, vocab_size, lowercase)
@@ -74,14 +74,14 @@ def train_bpe_tokenizer(
     """Train section 5.1's byte-pair encoding, shared by source and target.
 
     A character that does not occur in the texts is encoded as its bytes, so there are no unknown
-    tokens. Decoding restores every text, except that it turns U+2581 into a space and, with
-    lowercase, keeps lower case.
+    tokens. Decoding restores every text, with two exceptions: U+2581 becomes a space, and with
+    lowercase all text is lower-case.
 
     Args:
-        texts: Sentences of both languages. Words of more than 1,000 characters count as several:
-            training takes time with the square of their length.
+        texts: Sentences of both languages. Words of more than 1,000 characters are split, because
+            training time grows with the square of their length.
         vocab_size: Maximum number of entries, including special tokens and the 256 bytes.
-        lowercase: Whether to lower-case all text, for scores without case (Wu et al. 2021).
+        lowercase: Whether to lower-case all text, for case-insensitive scores (Wu et al. 2021).
 
     Returns:
         A tokenizer that appends `</s>`, and encodes special tokens in user text as ordinary text.
@@ -96,7 +96,7 @@ def train_bpe_tokenizer(
         show_progress=False,
     )
     tokenizer.train_from_iterator(map(_split_long_words, texts), trainer)
-    # The trainer adds every character, however many entries it may add.
+    # The trainer adds every character, even if there are more than vocab_size.
     entries = tokenizer.get_vocab_size() + len(BYTE_TOKENS)
     if entries > vocab_size:
         raise ValueError(
@@ -110,11 +110,11 @@ def train_bpe_tokenizer(
 def train_word_tokenizer(
     texts: Iterable[str], min_frequency: int = 2, lowercase: bool = True, is_tokenized: bool = False
 ) -> PreTrainedTokenizerFast:
-    """Train the seed documents' vocabulary: frequent lower-case words, and `<unk>` for others.
+    """Train a vocabulary of frequent words (docs/seeds.md), with `<unk>` for all other words.
 
-    The tokenizer appends `</s>`, and encodes special tokens in user text as ordinary text. If the
-    texts are tokenized, with spaces between the tokens, it splits nothing else, except words that
-    are spelt like special tokens: `</s>` becomes `<` and `/s>`.
+    The tokenizer appends `</s>`, and encodes special tokens in user text as ordinary text. With
+    is_tokenized, it splits texts only at spaces; but it also splits words that are spelled like
+    special tokens, such as `</s>` into `<` and `/s>`.
 
     Raises:
         ValueError: There is no text, or no word occurs min_frequency times.
@@ -145,10 +145,10 @@ def train_word_tokenizer(
 
 
 class WordIds:
-    """Encodes texts as a tokenizer of `train_bpe_tokenizer` does, and keeps the ids of words.
+    """Encodes texts as a tokenizer of `train_bpe_tokenizer` does, and caches the ids of words.
 
-    The tokenizer encodes what stands between spaces by itself, and most words of a corpus come
-    again: a sentence takes a fourth of the time.
+    The tokenizer encodes each word between spaces separately, and most words of a corpus occur
+    again. So a sentence takes a quarter of the time.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
@@ -157,13 +157,13 @@ class WordIds:
         self.ids: dict[str, bytes] = {}  # int32
 
     def encode(self, texts: list[str]) -> list[NDArray[np.int32]]:
-        """Ids of texts, each with `</s>`."""
+        """Return the ids of each text, with `</s>` at the end."""
         words = [text.split(" ") if text else [] for text in texts]
         new = {*chain.from_iterable(words)}.difference(self.ids)
         if len(self.ids) + len(new) > MAX_WORDS:
             self.ids.clear()
             new = {*chain.from_iterable(words)}
-        # Between two spaces stands an empty word; a text of one space has two of them.
+        # Between two adjacent spaces is an empty word; a text of one space has two empty words.
         for word, ids in zip(new, self._encode([word or " " for word in new]), strict=True):
             self.ids[word] = np.array(ids if word else ids[::2], np.int32).tobytes()
         joined = (b"".join([*map(self.ids.__getitem__, text), self.end]) for text in words)
@@ -178,20 +178,20 @@ class WordIds:
 
 
 def text_encoder(tokenizer: Any) -> Callable[[list[str]], Sequence[Any]]:
-    """A function that encodes texts as a tokenizer does, and if possible faster."""
+    """Return a function that encodes texts exactly as a tokenizer does, and faster if possible."""
     encode = None if language_tags(tokenizer) else word_encoder(tokenizer)
     return encode or partial(_library_ids, tokenizer)
 
 
 def word_encoder(tokenizer: Any) -> Callable[[list[str]], Sequence[NDArray[np.int32]]] | None:
-    """`WordIds.encode` if it gives the ids of the tokenizer for texts without tags; else None."""
+    """Return `WordIds.encode` if it gives the tokenizer's ids of texts without tags, else None."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     added = getattr(tokenizer, "added_tokens_decoder", {}).values()
     alike = [_untrained_bpe(lowercase) for lowercase in (False, True)]
     if (
         backend is not None
         and any(_splits_alike(backend, one) for one in alike)
-        # A token that somebody added may lie across words; special ones are text.
+        # An added token may span several words. Special tokens are encoded as text.
         and all(x.special or TYPED_TAG.fullmatch(x.content) for x in added)
         and tokenizer.split_special_tokens
     ):
@@ -212,8 +212,8 @@ def _splits_alike(tokenizer: Tokenizer, other: Tokenizer) -> bool:
 def train_character_tokenizer(text: str) -> PreTrainedTokenizerFast:
     """Build a vocabulary of a text's characters, for language models.
 
-    Ids follow the order of code points. The tokenizer appends no `</s>`, which in a text is the
-    special token; with split_special_tokens=True at a call, it is four characters.
+    Ids follow the order of code points. The tokenizer does not append `</s>`. In a text, `</s>` is
+    the special token; a call with split_special_tokens=True reads it as four characters.
     """
     tokens = [*SPECIAL_TOKENS, *sorted(set(text))]
     vocabulary = {token: index for index, token in enumerate(tokens)}
@@ -227,10 +227,10 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     """Build the vocabulary of the 256 bytes, for language models.
 
     A text becomes its UTF-8 bytes; byte b has the id 4 + b. The tokenizer does not append `</s>`.
-    In a text `</s>` is the special token; with split_special_tokens=True at a call, four bytes.
+    In a text, `</s>` is the special token; a call with split_special_tokens=True reads four bytes.
     """
-    # GPT-2's visible character for each byte: only the ByteLevel decoder keeps valid UTF-8 that
-    # stands beside an invalid byte.
+    # Each byte becomes GPT-2's visible character for it, for the ByteLevel decoder: only this
+    # decoder keeps valid UTF-8 next to an invalid byte.
     signs = bytes_to_unicode()
     tokens = [*SPECIAL_TOKENS, *(signs[byte] for byte in range(256))]
     vocabulary = {token: index for index, token in enumerate(tokens)}
@@ -256,7 +256,7 @@ def replace_surrogates(text: str) -> str:
 
 
 def is_tokenizer_failure(error: BaseException) -> bool:
-    """Whether an error came from the package tokenizers: a bare Exception, or a panic."""
+    """Whether an error is from the package tokenizers: a plain Exception, or a PanicException."""
     return type(error) is Exception or type(error).__name__ == "PanicException"
 
 
@@ -273,7 +273,7 @@ def decode_lines(
 
 
 def hidden_ids(tokenizer: PreTrainedTokenizerBase) -> set[int | None]:
-    """Ids of start, end, padding and the tags of languages.
+    """Return the ids that decoding leaves out: start, end, padding and language tags.
 
     skip_special_tokens would also drop `<unk>`, and hide that a word is missing.
     """
@@ -282,7 +282,7 @@ def hidden_ids(tokenizer: PreTrainedTokenizerBase) -> set[int | None]:
 
 
 def language_tags(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """The ids of the tokens that name a language, by the languages."""
+    """Map each language of a tokenizer to the id of its tag."""
     return _language_tags(tokenizer, len(tokenizer))
 
 
@@ -308,8 +308,8 @@ def _untrained_bpe(lowercase: bool) -> Tokenizer:
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            # It splits as Split(SPACE, "merged_with_next") does, which transformers.js applies
-            # in another way. The normalizer has put SPACE before the first word.
+            # Splits like Split(SPACE, "merged_with_next"), which transformers.js implements
+            # differently. The normalizer has put SPACE before the first word.
             pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=True),
             pre_tokenizers.Punctuation(behavior="isolated"),
         ]
@@ -326,7 +326,7 @@ def _untrained_bpe(lowercase: bool) -> Tokenizer:
 
 
 def _with_byte_fallback(tokenizer: Tokenizer) -> models.BPE:
-    # The trainer adds no entries for bytes.
+    # Insert the byte tokens, which the trainer does not add.
     trained = json.loads(tokenizer.to_str())["model"]
     tokens = sorted(trained["vocab"], key=trained["vocab"].__getitem__)
     first_learned = len(SPECIAL_TOKENS)
@@ -340,7 +340,7 @@ def _with_byte_fallback(tokenizer: Tokenizer) -> models.BPE:
 
 
 def wrap_tokenizer(tokenizer: Tokenizer, has_eos: bool = True) -> PreTrainedTokenizerFast:
-    """Make a tokenizer of the library, which appends `</s>` unless has_eos is false."""
+    """Convert to a transformers tokenizer, which appends `</s>` unless has_eos is false."""
     eos, eos_id = "</s>", SPECIAL_TOKENS.index("</s>")
     if has_eos:
         tokenizer.post_processor = processors.TemplateProcessing(
@@ -352,8 +352,8 @@ def wrap_tokenizer(tokenizer: Tokenizer, has_eos: bool = True) -> PreTrainedToke
         pad_token="<pad>",
         eos_token=eos,
         unk_token="<unk>",
-        # In a sentence to translate, </s> is text. Trainers of language models write it as text to
-        # end a document, where it must become one token.
+        # In a sentence to translate, </s> is ordinary text. In the training text of a language
+        # model, it ends a document and must become one token.
         split_special_tokens=has_eos,
         # transformers 4 and transformers.js would remove spaces before punctuation.
         clean_up_tokenization_spaces=False,
@@ -361,8 +361,8 @@ def wrap_tokenizer(tokenizer: Tokenizer, has_eos: bool = True) -> PreTrainedToke
 
 
 def source_token(token: str) -> AddedToken:
-    """A token that users may write anywhere in a source, such as <2fr>; <bt> in a text is text."""
-    # A normalizer would prepend a blank.
+    """A token that users may write in a source, such as <2fr>. A written <bt> is ordinary text."""
+    # The normalizer would prepend a space.
     options = {"normalized": False, "lstrip": True, "rstrip": True}
     return AddedToken(token, special=token == BACK_TRANSLATED, **options)
 

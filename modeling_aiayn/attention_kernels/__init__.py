@@ -1,1 +1,1 @@
-"""Attention in blocks, for CPUs and in Triton."""
+"""Blockwise attention: for CPUs, and in Triton for GPUs."""

@@ -1,9 +1,9 @@
-"""Section 3.2 in blocks: equation 1 for long texts, without its matrix of weights in memory.
+"""Section 3.2 in blocks: equation 1 for long texts, without storing its matrix of weights.
 
 Dao 2023, FlashAttention-2 (arXiv:2307.08691). The softmax of a row needs its largest score and the
-sum of its exponentials. Both are kept while the keys come block by block; a larger score rescales
-what was added up before it (algorithm 1). The backward pass computes the weights of each block
-anew, from the logarithm of the row's sum (algorithm 2). Shapes are those of attention.py.
+sum of its exponentials. Both are updated with each block of keys; when a larger score comes, the
+earlier sums are rescaled (algorithm 1). The backward pass computes the weights of each block
+again, from the logarithm of the row's sum (algorithm 2). Shapes are as in attention.py.
 blockwise_operation.py registers both algorithms with torch and transformers.
 """
 
@@ -15,12 +15,12 @@ from torch import Tensor
 
 from ..dropout import draw_factors
 
-# Queries, and keys, of a block. It has all heads of a sentence, and fits into a CPU's cache.
+# Number of queries, and of keys, in a block. All heads of a block fit into a CPU's cache.
 BLOCK = 256
 
 
 class _Blocks:
-    """The blocks of a sentence: which there are, their masked scores, and what dropout keeps."""
+    """The blocks of a sentence: their ranges of keys, masked scores and dropout factors."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class _Blocks:
         self.threshold, self.is_causal = min(round(dropout * 2**16), 2**16 - 1), is_causal
 
     def columns(self, rows: slice) -> Iterator[slice]:
-        """Blocks of keys that some of the rows attend to."""
+        """Yield the blocks of keys that at least one of the rows attends to."""
         for columns in _spans(self.key.size(2)):
             if self.is_causal and columns.start >= rows.stop:
                 return
@@ -62,7 +62,7 @@ class _Blocks:
         return scores.masked_fill_(~mask, -torch.inf) if is_bool else scores.add_(mask)
 
     def kept(self, weights: Tensor, rows: slice, columns: slice) -> Tensor | float:
-        """Factors of a block's weights after dropout, the same at each call; as in section 5.4."""
+        """Section 5.4: dropout factors of a block's weights. Each call returns the same ones."""
         if not self.threshold:
             return 1.0
         place = rows.start * self.key.size(2) + columns.start
@@ -75,12 +75,12 @@ def _spans(length: int) -> Iterator[slice]:
 
 
 def wide(states: Tensor) -> torch.dtype:
-    """The type of sums and exponentials."""
+    """The dtype of sums and exponentials: at least float32."""
     return torch.promote_types(states.dtype, torch.float32)
 
 
 def empty_output(query: Tensor, value: Tensor) -> Tensor:
-    """Room for an output, [B, H, T, K], in which the heads of a token lie side by side."""
+    """Allocate an output, [B, H, T, K], in which the heads of a token are adjacent in memory."""
     batch_size, heads, queries, _ = query.shape
     return value.new_empty(batch_size, queries, heads, value.size(3)).transpose(1, 2)
 
@@ -100,8 +100,8 @@ def blockwise_forward(
     for sentence in range(len(query)):
         blocks = _Blocks(sentence, query, key, mask, seed, dropout, is_causal)
         for rows in _spans(query.size(2)):
-            # Line 5 of algorithm 1. The lowest number stands for minus infinity, whose differences
-            # are undefined.
+            # Line 5 of algorithm 1. The lowest number replaces minus infinity, because infinity
+            # minus infinity is undefined.
             largest = torch.full_like(log_sums[sentence, :, rows], torch.finfo(log_sums.dtype).min)
             total, attended = torch.zeros_like(largest), torch.zeros_like(largest)
             for columns in blocks.columns(rows):  # line 6
@@ -137,7 +137,7 @@ def blockwise_backward(
     inputs = (query, key, value)
     gradient = gradient.contiguous()  # products read it many times
     of_query, of_key, of_value = (torch.zeros_like(each, dtype=wide(each)) for each in inputs)
-    # Line 4 of algorithm 2: its D. Rows are the outer loop here, and columns the inner one.
+    # Line 4 of algorithm 2 computes D. Here rows are the outer loop, and columns the inner one.
     sums = (gradient * output).sum(-1, keepdim=True, dtype=log_sums.dtype)
     for sentence in range(len(query)):
         blocks = _Blocks(sentence, query, key, mask, seed, dropout, is_causal)

@@ -1,6 +1,6 @@
-"""Attention in blocks for models: an operation of torch with a gradient, and its registration.
+"""Blockwise attention for models: a torch operation with a gradient, and its registration.
 
-transformers knows it as aiayn_blockwise. The algorithms are in blockwise_attention.py.
+Its name in transformers is aiayn_blockwise. The algorithms are in blockwise_attention.py.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 from ..attention import additive_mask, scaled_dot_product_attention
 from .blockwise_attention import blockwise_backward, blockwise_forward, empty_output, wide
 
-# With fewer scores than these in a head, the plain form is faster.
+# If a head has fewer scores than this, plain equation 1 is faster.
 FEWEST_SCORES = 256 * 256
 
 
@@ -29,29 +29,29 @@ def blockwise_attention_forward(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Equation 1 under the signature of `eager_attention_forward`; it returns no weights.
+    """Equation 1 with the signature of `eager_attention_forward`; it returns no weights.
 
     A boolean attention_mask is True at keys that a query attends to; any other mask is added to the
-    scores. Without a mask, module.is_causal decides. A query without keys, as of padding, gets
-    zeros, or in the plain form of short inputs the mean of all values.
+    scores. Without a mask, module.is_causal decides. If all keys of a query are masked, its output
+    is zero; for short inputs, which use plain equation 1, it is the mean of all values.
 
     Raises:
-        ValueError: A library model has groups of queries, or caps its scores.
+        ValueError: A model of transformers uses grouped-query attention or softcap.
     """
     if key.size(1) not in (1, query.size(1)) or kwargs.get("softcap") is not None:
         raise ValueError(
             "aiayn_blockwise has no groups of queries and no softcap, and this model needs one of "
             "them. Load it with attn_implementation='sdpa' or 'eager'."
         )
-    if scaling is not None and scaling != query.size(-1) ** -0.5:  # of a library model
+    if scaling is not None and scaling != query.size(-1) ** -0.5:  # in models of transformers
         query = query * (scaling * query.size(-1) ** 0.5)
     queries, keys = query.size(2), key.size(2)
-    if key.shape[:2] != query.shape[:2]:  # equation 1 would repeat them
+    if key.shape[:2] != query.shape[:2]:  # equation 1 would broadcast
         key, value = (each.expand(*query.shape[:2], -1, -1) for each in (key, value))
     is_causal = attention_mask is None and queries > 1 and getattr(module, "is_causal", False)
-    # Sizes of an exported program may be symbols.
+    # In an exported program, sizes may be symbolic.
     is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)()
-    # Algorithm 2 has no gradient of the mask, which a learned bias needs.
+    # Algorithm 2 computes no gradient of the mask, but a learned bias needs one.
     is_learned = attention_mask is not None and attention_mask.requires_grad
     if (is_exporting or queries * keys >= FEWEST_SCORES) and not is_learned:
         # Draw the seed from torch's default generator: gradient checkpointing restores its state.
@@ -69,7 +69,7 @@ def blockwise_attention_forward(
     return attended.transpose(1, 2), None
 
 
-# Forward and backward pass for types of devices that have kernels of their own.
+# Forward and backward functions of the device types that have their own kernels.
 KERNELS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 
@@ -89,7 +89,7 @@ def _backward(gradient: Tensor, query: Tensor, *inputs: Any) -> Any:
     return differentiate(gradient, query, *inputs)
 
 
-# Compilers and exporters see two operations, and not their loops.
+# Compilers and exporters see two operations instead of the loops in them.
 blockwise_attention = torch.library.custom_op(
     "aiayn::blockwise_attention", _forward, mutates_args=()
 )
@@ -121,7 +121,7 @@ blockwise_attention.register_autograd(_differentiate, setup_context=_remember)
 
 
 class _Attention(torch.autograd.Function):
-    """The operation for programs that are not compiled: calls of the custom one take longer."""
+    """The operation for uncompiled programs. Calling the custom operation would take longer."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
@@ -131,7 +131,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        """Algorithm 2. Its gradients have none, and the custom operation says so."""
+        """Algorithm 2. There are no second derivatives: the custom operation raises an error."""
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return _differentiate(ctx, gradient, _)
         inputs = (gradient, *ctx.saved_tensors, ctx.dropout, ctx.is_causal)
@@ -139,12 +139,12 @@ class _Attention(torch.autograd.Function):
 
 
 def blockwise_mask(*, q_length: int, mask_function: Any, **options: Any) -> Tensor | None:
-    """The mask of sdpa, [B, 1, T, S]; where all queries see the same keys, they share one row."""
+    """The mask of sdpa, [B, 1, T, S]. If all queries see the same keys, they share one row."""
     length = 1 if mask_function is bidirectional_mask_function else q_length
     mask: Tensor | None = sdpa_mask(q_length=length, mask_function=mask_function, **options)
     return mask if mask is None else mask.expand(-1, -1, q_length, -1)
 
 
-# Without a mask function of this name the library would hand over no mask at all.
+# Without a mask function of this name, transformers would pass no mask at all.
 AttentionInterface.register("aiayn_blockwise", blockwise_attention_forward)
 AttentionMaskInterface.register("aiayn_blockwise", blockwise_mask)

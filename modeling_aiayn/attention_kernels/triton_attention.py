@@ -1,10 +1,10 @@
 """Blockwise attention for GPUs: the algorithms of blockwise_attention.py as Triton kernels.
 
-With `attn_implementation="aiayn_blockwise"`, CUDA tensors are computed by them. The package imports
-this file where torch is built for GPUs and triton is 3.4 or newer, as in torch 2.8.
+`attn_implementation="aiayn_blockwise"` runs these kernels for CUDA tensors. The package imports
+this file if torch is built for GPUs and triton is 3.4 or newer, as in torch 2.8.
 
-A program, Triton's word for one run of a kernel, holds a block of one head's queries and reads the
-keys and values, block by block; in `_key_gradients`, it holds a block of keys and reads the
+A "program" in Triton is one instance of a kernel. It holds a block of one head's queries, and reads
+the keys and values block by block. In `_key_gradients`, it holds a block of keys, and reads the
 queries.
 """
 
@@ -20,22 +20,22 @@ from torch import Tensor
 from .blockwise_attention import blockwise_backward, blockwise_forward, empty_output
 from .blockwise_operation import KERNELS
 
-# Rows of a block; tl.dot multiplies matrices of at least 16 x 16.
+# Limits of the number of rows in a block; tl.dot multiplies matrices of at least 16 x 16.
 SMALLEST, LARGEST = 16, 64
-# Rows of at most so many bytes leave registers to read three blocks ahead; others, two.
+# With rows of at most this many bytes, registers suffice to read three blocks ahead; else two.
 NARROW = 128
 # Scores are exponents of 2 in the kernels, because exp2 is faster than exp.
 LOG2_E = tl.constexpr(math.log2(math.e))
-# Where scores are lower, a key counts as masked. A multiple of it is still finite.
+# A key with a lower score counts as masked. Multiples of this number are still finite.
 LOWEST = tl.constexpr(-1e30)
 # Odd factors of the hash function lowbias32 (https://github.com/skeeto/hash-prospector).
 FIRST_FACTOR, SECOND_FACTOR = tl.constexpr(0x7FEB352D), tl.constexpr(0x846CA68B)
-# Arguments whose values do not decide which code is compiled.
+# Triton does not compile separate code for different values of these arguments.
 SIZES = ("queries", "keys", "threshold")
 
 
 class Matrices(NamedTuple):
-    """The matrices of all heads in a batch: [B, H, rows, width], numbers of a row side by side."""
+    """The matrices of all heads in a batch, [B, H, rows, width]. The last stride is 1."""
 
     pointer: Any
     sentence_stride: Any
@@ -44,7 +44,7 @@ class Matrices(NamedTuple):
 
 
 class Mask(NamedTuple):
-    """A mask, [B, H, T, S], of which some strides may be 0."""
+    """A mask, [B, H, T, S]. Dimensions over which it is broadcast have the stride 0."""
 
     pointer: Any
     sentence_stride: Any
@@ -55,7 +55,7 @@ class Mask(NamedTuple):
 
 @triton.jit
 def _place(length, BLOCK: tl.constexpr):
-    """A program's head, counted over the batch, and the first row of its block."""
+    """The index of a program's head in the whole batch, and the first row of its block."""
     blocks = tl.cdiv(length, BLOCK)
     program = tl.program_id(0)
     return (program // blocks).to(tl.int64), program % blocks * BLOCK
@@ -70,7 +70,7 @@ def _of_head(tensors, head, heads):
 
 @triton.jit
 def _pointers(matrices, head, heads, rows, length, BLOCK_WIDTH: tl.constexpr):
-    """Pointers to rows of a head's matrix; to its last row in place of rows beyond its end."""
+    """Pointers to rows of a head's matrix. For rows beyond its end, they point to its last row."""
     rows = tl.minimum(rows, length - 1)[:, None]
     columns = tl.arange(0, BLOCK_WIDTH)[None, :]
     return _of_head(matrices, head, heads) + rows * matrices.row_stride + columns
@@ -80,7 +80,7 @@ def _pointers(matrices, head, heads, rows, length, BLOCK_WIDTH: tl.constexpr):
 def _load(
     matrices, head, heads, rows, length, WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr
 ):  # fmt: skip
-    """Rows of a head's matrix, with zeros in columns that it does not have."""
+    """Load rows of a head's matrix. Columns beyond WIDTH are zero."""
     pointers = _pointers(matrices, head, heads, rows, length, BLOCK_WIDTH)
     return tl.load(pointers, mask=tl.arange(0, BLOCK_WIDTH)[None, :] < WIDTH, other=0.0)
 
@@ -102,8 +102,8 @@ def _scores(
 ):  # fmt: skip
     """Products of queries and keys before scaling; minus infinity at keys that are masked.
 
-    rows and columns are the places of the queries and keys, [T, 1] and [1, S], or [1, T] and [S, 1]
-    where left holds the keys. Blocks at an edge hold keys that some of their queries do not see.
+    rows and columns are the indices of queries and keys, [T, 1] and [1, S], or [1, T] and [S, 1] if
+    left holds the keys. A block at an edge has keys that some of its queries do not see.
     """
     scores = tl.dot(left, tl.trans(right), input_precision=PRECISION)
     if MASK != "none":
@@ -124,10 +124,10 @@ def _scores(
 
 @triton.jit
 def _is_kept(row_draws, column_draws, threshold):
-    """Which weights dropout keeps, from draws of 32 bits for their rows and columns.
+    """Which weights dropout keeps, from 32-bit random numbers of their rows and columns.
 
-    Exclusive or of the two is uniform, and any three of the results are independent (tabulation
-    hashing). The products hide what four of them, at the corners of a rectangle, have in common.
+    The exclusive or of both numbers is uniform, and any three results are independent (tabulation
+    hashing). Four results at the corners of a rectangle are dependent; the products hide this.
     """
     draws = (row_draws ^ column_draws).to(tl.uint32, bitcast=True) * FIRST_FACTOR
     draws = (draws ^ (draws >> 15)) * SECOND_FACTOR
@@ -194,8 +194,8 @@ def _query_gradients(
 ):  # fmt: skip
     """Algorithm 2: the gradients of a block of queries.
 
-    It stores what `_key_gradients` reads of each row, up to the end of its block: the log-sum in
-    base 2, infinite for rows that do not exist and so get no weights, and the algorithm's D.
+    It stores two numbers of each row for `_key_gradients`: the log-sum in base 2, and D of the
+    algorithm. Rows beyond the last query get an infinite log-sum, which makes their weights 0.
     """
     head, row = _place(queries, BLOCK)
     rows = row + tl.arange(0, BLOCK)
@@ -282,42 +282,42 @@ def _key_gradients(
 
 
 def _matrices(states: Tensor) -> Matrices:
-    # The kernels count the numbers between two rows in 32 bits.
+    # The kernels compute positions within a matrix in 32 bits.
     is_readable = states.stride(-1) == 1 and states.stride(-2) * states.size(-2) < 2**31
     rows = states if is_readable else states.contiguous()
     return Matrices(rows, *rows.stride()[:3])
 
 
 def _power_of_2(number: int) -> int:
-    """The least power of 2 that is not smaller; it takes less time than Triton's own function."""
+    """The smallest power of 2 that is at least number. Triton's own function is slower."""
     return 1 << (number - 1).bit_length()
 
 
 def _precision(dtype: torch.dtype) -> str:
-    """How float32 is multiplied: in TF32 if torch may, or by three products of TF32."""
+    """How float32 is multiplied: in TF32 if torch allows it, else by three TF32 products."""
     if dtype != torch.float32 or torch.version.hip is not None:
         return "ieee"
     matmul = torch.backends.cuda.matmul
-    # Since torch 2.9, reading allow_tf32 is an error where fp32_precision was set elsewhere.
+    # Since torch 2.9, reading allow_tf32 is an error if other code has set fp32_precision.
     new = getattr(matmul, "fp32_precision", None)
     is_allowed = matmul.allow_tf32 if new is None else new == "tf32"
     return "tf32" if is_allowed else "tf32x3"
 
 
 def block_size_and_stages(element_size: int, width: int, shared_memory: int) -> tuple[int, int]:
-    """Rows of a block, 0 if none fits, and the number of blocks that are read ahead.
+    """Number of rows in a block (0 if no block fits), and number of blocks to read ahead.
 
     Args:
         element_size: Bytes of a number.
         width: Width of a head, padded to a power of 2.
-        shared_memory: Bytes that a program may have.
+        shared_memory: Bytes of shared memory that a program may use.
     """
     row_bytes = width * element_size
     stages = 3 if row_bytes <= NARROW else 2
     rows = LARGEST
     while rows >= SMALLEST:
-        # Blocks of a program's own, and the pairs that it reads. Hopper's instructions for blocks
-        # of 64 rows read from shared memory, so two more blocks lie there.
+        # A program's own blocks, without the pairs that it reads. Hopper's instructions for blocks
+        # of 64 rows read operands from shared memory, which then holds two more blocks.
         own = 5 if rows == 64 else 3
         if (own + 2 * stages) * rows * row_bytes <= shared_memory:
             return rows, stages
@@ -325,9 +325,9 @@ def block_size_and_stages(element_size: int, width: int, shared_memory: int) -> 
     return 0, stages
 
 
-@cache  # the driver takes long
+@cache  # asking the driver is slow
 def _shared_memory(device: torch.device) -> int:
-    """Bytes that a program may have."""
+    """Bytes of shared memory that a program may use."""
     if device.type != "cuda":
         return 2**30  # the interpreter has no limit
     properties = triton.runtime.driver.active.utils.get_device_properties(device.index)
@@ -375,7 +375,7 @@ class _Launch:
         self.key_grid = (-(-keys // block) * sentences * heads,)
         threshold, draws = min(round(dropout * 2**32), 2**32 - 1), query
         if threshold:
-            # Whole blocks of draws: the kernels read those of rows beyond the end too.
+            # Round up to whole blocks: the kernels also read the draws of rows beyond the end.
             count = -(-max(sentences * heads, queries, keys) // block) * block
             generator = torch.Generator(query.device).manual_seed(int(seed))
             draws = torch.empty(3, count, dtype=torch.int32, device=query.device)
@@ -394,7 +394,7 @@ class _Launch:
             "BLOCK_WIDTH": block_width,
             "VALUE_BLOCK_WIDTH": value_block_width,
             "PRECISION": _precision(query.dtype),
-            # A product and a sum in one instruction: from 3.10 on, Triton asks for it to be said.
+            # Compute a product and a sum in one instruction; Triton 3.10 and newer need this.
             "enable_fp_fusion": True,
             "num_stages": stages,
         }
@@ -409,14 +409,14 @@ def forward(
     dropout: float,
     is_causal: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Algorithm 1, as `blockwise_forward`; dropout draws other weights than it does."""
+    """Algorithm 1, like `blockwise_forward`. Dropout uses other random numbers."""
     if not _is_supported(query, value):
         return blockwise_forward(query, key, value, mask, seed, dropout, is_causal)
     launch = _Launch(query, value, mask, seed, dropout, is_causal)
     output = empty_output(query, value)
     log_sums = query.new_empty(*query.shape[:3], 1, dtype=torch.float32)
     inputs = (_matrices(query), _matrices(key), _matrices(value), launch.mask)
-    with torch.cuda.device_of(query):  # where Triton starts kernels
+    with torch.cuda.device_of(query):  # Triton uses the current device
         _attend[launch.query_grid](
             *inputs, _matrices(output), log_sums, *launch.arguments, **launch.options
         )
@@ -435,7 +435,7 @@ def backward(
     dropout: float,
     is_causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Algorithm 2, as `blockwise_backward`."""
+    """Algorithm 2, like `blockwise_backward`."""
     if not _is_supported(query, value):
         return blockwise_backward(
             gradient, query, key, value, mask, seed, output, log_sums, dropout, is_causal
@@ -445,7 +445,7 @@ def backward(
     of_output = _matrices(gradient)
     padded = launch.query_grid[0] * launch.options["BLOCK"]
     sums = torch.empty(2, padded, dtype=torch.float32, device=query.device)
-    # Compilers rely on gradients that are laid out as their tensors.
+    # Compilers expect gradients to have the memory layout of their tensors.
     gradients = (torch.empty_like(query), torch.empty_like(key), torch.empty_like(value))
     of_query, of_key, of_value = written = [_matrices(each) for each in gradients]
     with torch.cuda.device_of(query):

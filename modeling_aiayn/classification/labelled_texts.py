@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class TextDataArguments:
-    """Labelled texts: from files or from a dataset on the Hub."""
+    """Labeled texts: from files or from a dataset on the Hub."""
 
     train_file: str | None = HfArg(
         default=None,
@@ -56,8 +56,8 @@ def load_labelled_splits(data: TextDataArguments, seed: int) -> DatasetDict:
     """Read the texts that data names; all splits have the same classes in the same order.
 
     Splits are "train", "validation" and perhaps "test", with the columns "text" and "label".
-    Without validation texts, the same share of each class is drawn from the training texts:
-    files are often sorted by class.
+    If there are no validation texts, they are drawn from the training texts, the same share of
+    each class.
     """
     rows = _read_files(data) if data.dataset_name is None else _read_hub(data, data.dataset_name)
     names = sorted({label for label, _ in rows["train"]}, key=_by_number)
@@ -133,7 +133,7 @@ def _read_hub(data: TextDataArguments, name: str) -> dict[str, list[Row]]:
 
 
 def _is_unlabelled(dataset: Dataset, column: str) -> bool:
-    # As in test sets whose labels are not published.
+    # Test sets with unpublished labels have the class -1 everywhere.
     is_numbered = isinstance(dataset.features.get(column), ClassLabel)
     return is_numbered and set(dataset[column]) == {-1}
 
@@ -161,7 +161,7 @@ def _dataset(split: str, rows: list[Row], names: list[str]) -> Dataset:
 def encode_texts(
     texts: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int, name: str
 ) -> Dataset:
-    """Add "input_ids" of at most max_length tokens, cut before `</s>`, and rename "label"."""
+    """Add "input_ids", cut to max_length tokens but with `</s>`, and rename "label" to "labels"."""
     eos = tokenizer.eos_token_id
 
     def encode(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:

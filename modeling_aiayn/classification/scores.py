@@ -13,13 +13,13 @@ from transformers import EvalPrediction
 
 from ..inspection.pictures import label_axis, labels_for, write_figure
 
-# With more classes than these, names and counts cannot be read, and take minutes to draw.
+# With more classes than this, names and counts are unreadable, and drawing takes minutes.
 MAX_NAMED_CLASSES = 40
 
 
 @dataclass(frozen=True)
 class ClassificationScores:
-    """Texts of each true class (row) and predicted class (column), [L, L], with the names."""
+    """Number of texts by true class (row) and predicted class (column), [L, L], and the names."""
 
     confusion: Tensor
     names: Sequence[str]
@@ -38,7 +38,7 @@ class ClassificationScores:
 
     @property
     def macro_f1(self) -> float:
-        """Mean F1 of the classes that some text has or is given, as in scikit-learn."""
+        """Mean F1 of the classes that occur as a label or a prediction, as in scikit-learn."""
         occurs = (self.confusion.sum(0) + self.confusion.sum(1) > 0).tolist()
         return statistics.mean(compress(self.f1, occurs))
 
@@ -74,7 +74,7 @@ def classification_metrics(prediction: EvalPrediction) -> dict[str, float]:
 
 
 def draw_confusion(scores: ClassificationScores, path: str | Path) -> None:
-    """Draw counts, and as colours their shares of the true class, to a .png or .svg file."""
+    """Draw counts to a .png or .svg file; colors show each count's share of its true class."""
     counts = scores.confusion
     shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
     size = len(scores.names)

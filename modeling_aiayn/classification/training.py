@@ -20,7 +20,7 @@ from ..training.fine_tuning import RATES
 from ..training.setup import PresetArguments, read_overrides, save_table_length
 
 METRICS = ("accuracy", "macro_f1", "loss")
-# Fields of a configuration on which no weight of a saved encoder depends.
+# Fields of a configuration that do not affect the weights of a saved encoder.
 OF_NO_WEIGHT = {
     *RATES,
     *("classifier_dropout", "classifier_pooling", "problem_type", "max_position_embeddings"),
@@ -60,7 +60,7 @@ class ClassifierTrainingArguments(RunArguments):
 
 @dataclass
 class ClassifierArguments(PresetArguments):
-    """The model: a new one, or one on the encoder of another model."""
+    """The classifier: a new model, or a new head on another model's encoder."""
 
     start_from: str | None = HfArg(
         default=None,
@@ -90,7 +90,7 @@ class ClassifierArguments(PresetArguments):
 def build_classifier(
     arguments: ClassifierArguments, train: Dataset, max_length: int
 ) -> tuple[AiaynForSequenceClassification, PreTrainedTokenizerBase]:
-    """Build a new classifier with a vocabulary of the training texts, or one on another encoder.
+    """Build a classifier: new, with a vocabulary of the training texts, or on a saved encoder.
 
     The columns of train are "text" and "label"; max_length is in tokens.
     """
@@ -140,7 +140,7 @@ def _start_from(
 ) -> tuple[AiaynForSequenceClassification, PreTrainedTokenizerBase]:
     """Build a classifier in float32 on the encoder of a folder's model."""
     saved = AiaynConfig.from_dict(load_config(folder).to_dict())
-    if saved.position_type == "learned":  # the size of a table of weights
+    if saved.position_type == "learned":  # the size of a weight
         fields["max_position_embeddings"] = saved.max_position_embeddings
     model = load_checked(
         AutoModelForSequenceClassification,

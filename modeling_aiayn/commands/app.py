@@ -74,7 +74,7 @@ def main() -> None:
 
 def listen(model: ModelFlags, source: SourceFlags, server: ServerFlags, flags: AppFlags) -> None:
     check_package("gradio", "app")
-    open_port(server).close()  # gradio's own error names things that a user does not have
+    open_port(server).close()  # gradio's own error would confuse users
     page = make_page(model, source, server.max_characters, flags.examples)
     from ..pages.parts import LAUNCH_OPTIONS
 

@@ -46,11 +46,11 @@ def main() -> None:
     (flags,) = parse_arguments(__doc__, ReloadFlags)
     config, head = load_config(flags.model), "AiaynForConditionalGeneration"
     saved_as = config.architectures or ["none"]
-    if head not in saved_as:  # others would translate with random weights
+    if head not in saved_as:  # other models would translate with random weights
         raise ValueError(f"{flags.model} must be saved as {head}, got {saved_as[0]}.")
     if not getattr(config, "auto_map", None):
         raise ValueError(f"{flags.model} holds no code, so only this package can load it.")
-    # -P: the working folder must not be searched for imports.
+    # -P: do not search the working folder for imports.
     command = [sys.executable, "-P", "-c", PROGRAM, flags.model, *flags.text]
     environment = os.environ | {"PYTHONIOENCODING": "utf-8"}
     done = subprocess.run(

@@ -25,20 +25,20 @@ The first argument may be a recipe: a YAML file that sets flags by name. Flags a
 override it, and its entry `required` lists flags that must follow it. If the path does not exist,
 NAME.yaml and recipes/NAME.yaml mean a recipe of the package:
 """
-# Modules whose errors tell of damaged files and of a network that fails.
+# Modules whose errors mean damaged files or a failed network.
 LIBRARIES = {"safetensors", "safetensors_rust", "zlib", "httpx", "httpx2"}
 
 
 class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
     def _get_help_string(self, action: Action) -> str | None:
-        # "(default: None)" is wrong for required flags, and contradicts "Default: ..." in a help.
+        # "(default: None)" is wrong for required flags, and contradicts "Default: ..." in the help.
         return action.help if action.default is None else super()._get_help_string(action)
 
 
 def parse_arguments(description: str, *dataclass_types: type, **defaults: Any) -> tuple[Any, ...]:
     """Fill dataclasses from a recipe, if the first argument is one, and from flags.
 
-    description is the text of --help; defaults replace default values of flags.
+    description is the text of --help; defaults override the default values of flags.
     """
     usage = None
     if any(issubclass(dataclass_type, TrainingArguments) for dataclass_type in dataclass_types):
@@ -86,16 +86,16 @@ def find_recipe(path: str) -> Path:
 def recipe_flags(recipe: dict[str, Any]) -> list[str]:
     flags = []
     for name, value in recipe.items():
-        # A mapping as JSON, which is YAML too: transformers reads its own flags as JSON.
+        # Write a mapping as JSON, which is also YAML: transformers reads its own flags as JSON.
         text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
-        if text is not None:  # an empty list is an error of the parser
+        if text is not None:  # the parser rejects an empty list
             values = text if isinstance(text, list) else [text]
             flags += [f"--{name}", *(str(word).strip() for word in values)]
     return flags
 
 
 def typed_command() -> list[str]:
-    """The words of the command line that started this job, to show to users."""
+    """Return the words of the command line that started this job, to show to users."""
     program, *arguments = sys.argv
     if program.endswith(".py"):
         return ["python", program, *arguments]
@@ -106,11 +106,11 @@ def run_command(main: Callable[[], None], *, is_stdout_log: bool = False) -> Non
     """Run a job; write errors that a user can correct as one line to stderr, with exit code 1."""
     protect_streams(is_stdout_log)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
-    # Clients log whole addresses, with signatures, and datasets the frameworks that it finds.
+    # HTTP clients log whole URLs, with signatures; datasets logs the frameworks that it finds.
     for library in ("httpx", "httpx2", "datasets"):
         logging.getLogger(library).setLevel(logging.WARNING)
     words = [*sys.argv, "--"]
-    # --debug with a value is a flag of the library's training arguments.
+    # --debug with a value is one of transformers' training arguments.
     is_debugging = "--debug" in words and words[words.index("--debug") + 1].startswith("--")
     if is_debugging:
         sys.argv.remove("--debug")
@@ -133,7 +133,7 @@ def run_command(main: Callable[[], None], *, is_stdout_log: bool = False) -> Non
 
 
 def _exit_code(main: Callable[[], None]) -> str | int | None:
-    """Run a job and return its exit code; the exception of an exit would keep the job's trainer."""
+    """Run a job and return its exit code; a SystemExit would keep the job's trainer in memory."""
     try:
         main()
     except SystemExit as stop:
@@ -142,12 +142,12 @@ def _exit_code(main: Callable[[], None]) -> str | int | None:
 
 
 def leave_other_processes() -> None:
-    """End the process group of a job of several processes, with its threads.
+    """End the process group of a job with several processes, and its threads.
 
-    Otherwise a thread of gloo that frees a tensor while Python ends aborts the process after its
-    work is done (https://github.com/pytorch/pytorch/issues/190489). `group` lets go of the group
-    last and gives up Python's lock while it waits for the threads, which need it. A DDP model would
-    keep the lock, and the process would hang.
+    Otherwise a gloo thread that frees a tensor while Python exits aborts the process after its work
+    is done (https://github.com/pytorch/pytorch/issues/190489). `group` must be the last reference:
+    it releases Python's lock while it waits for the threads, which need the lock. If a DDP model
+    were the last reference, it would keep the lock, and the process would hang.
     """
     if _is_in_group():
         group = distributed.group.WORLD
@@ -161,7 +161,7 @@ def _is_in_group() -> bool:
 
 
 def _explanation(error: BaseException) -> str | None:
-    """The text of an error that a user can correct; None for a bug of ours."""
+    """Return the message of an error that a user can correct; None for a bug in this package."""
     if isinstance(error, StrictDataclassError):
         return str(error.__cause__ or error)
     kind = type(error)
@@ -174,7 +174,7 @@ def _explanation(error: BaseException) -> str | None:
     if is_of_group and _is_in_group():
         message = "Another process of this run has ended, so this one ends too. If that process "
         return message + "printed no error, it was killed, perhaps for lack of memory."
-    from ..training.failures import is_out_of_memory  # slow, and seldom needed
+    from ..training.failures import is_out_of_memory  # slow import, seldom needed
 
     if is_out_of_memory(error):
         flags = "--batch_size, --max_tokens_per_batch or --per_device_train_batch_size"

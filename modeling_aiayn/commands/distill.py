@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def write_pairs(description: str, **defaults: Any) -> None:
-    """The job of this command, with other defaults of flags."""
+    """Run the job of this command; defaults override the default values of flags."""
     model, engine, batch, search, pair_flags, stream, flags = parse_arguments(
         description,
         *(ModelFlags, EngineFlags, BatchFlags, SearchFlags, PairFlags, StreamFlags),
@@ -69,14 +69,14 @@ def write_pairs(description: str, **defaults: Any) -> None:
         raise ValueError(f"--output must end in .jsonl or .jsonl.gz, got {stream.output}.")
     columns, files = find_pairs(pair_flags, model, *(flags.file or ()))
     files += map(Path, flags.input or ())
-    if columns.source_lang == columns.target_lang:  # they are the keys of a pair
+    if columns.source_lang == columns.target_lang:  # they are keys of a written pair
         raise ValueError(f"source_lang and target_lang must differ, got {columns.source_lang!r}.")
     check_outputs({"--output": stream.output}, [*files, engine.shortlist])
-    # Sources of pairs have the tags of their languages, if users write those.
+    # If users type language tags, the sources of pairs already have them.
     given = (pair_flags.source_lang, pair_flags.target_lang)
     languages = columns if flags.file else LanguageFlags(*given)
     translator = load_translator(model, engine, languages)
-    if translator.needs_languages:  # with --input, the default languages may not be the model's
+    if translator.needs_languages:  # with --input, the model may lack the default languages
         translator.direction()
     options = translator.search_options(**given_options(search))
     references: Sequence[str] | None = None

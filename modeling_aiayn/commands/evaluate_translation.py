@@ -58,7 +58,7 @@ class EvaluationFlags:
 
 
 def _rows(columns: PairFlags, flags: EvaluationFlags) -> Dataset:
-    """All rows of the pairs, with columns of more references and of given translations."""
+    """Read all rows of the pairs; add columns of more references and of given translations."""
     languages = (columns.source_lang, columns.target_lang)
     rows = read_rows(flags.file, *languages, parse_columns(columns.columns))
     if flags.hypotheses is not None:
@@ -97,7 +97,7 @@ def main() -> None:
     if flags.moses:
         scores |= moses_bleu(translations, list(pairs["target"]), columns.target_lang)
     try:
-        # Nothing is lost if a file cannot be written, or if nobody reads stdout.
+        # Print first, and write files even if stdout is closed, so that no score is lost.
         sys.stdout.write(f"{score_table(scores)}\n")
         sys.stdout.flush()
     finally:

@@ -1,4 +1,4 @@
-"""Flags that jobs compose, and what they name: models, sentence pairs and files."""
+"""Flags that jobs share, and functions that load the models and pairs that flags name."""
 
 import logging
 import os
@@ -86,7 +86,7 @@ class BatchFlags:
 
 
 def _search_flags(name: str, *left_out: str) -> Any:
-    """A dataclass with a flag for each option of a search; a flag that is not given is None."""
+    """Make a dataclass with a flag for each search option; a flag that is not given is None."""
     flags = []
     for option in fields(SearchOptions):
         default = option.metadata["default_help"] or option.default
@@ -105,7 +105,7 @@ OneBestFlags = _search_flags("OneBestFlags", "nbest")
 
 
 def given_options(search: Any) -> dict[str, Any]:
-    """The options of a search that flags give; others follow the model."""
+    """Return the search options that flags set; for others, the model's defaults apply."""
     return {name: value for name, value in vars(search).items() if value is not None}
 
 
@@ -165,7 +165,7 @@ def load_translator(
         options |= {} if model.dtype == "auto" else {"dtype": model.dtype}
         options |= {"engine": engine.engine, "device": model.device or "cpu"}
     translator = Translator.from_pretrained(model.model, **options)
-    # Pairs of a model whose users write tags into their sources have them already.
+    # If users type the model's tags into sources, the sources of pairs already have them.
     is_written = isinstance(languages, PairFlags) and not translator.needs_languages
     if translator.languages and is_written:
         logger.warning("The sources of pairs must have the model's tags: none is added.")
@@ -187,7 +187,7 @@ def load_translator(
 
 
 def _check_direction(translator: Translator, name: str, given: LanguageFlags) -> None:
-    """Check that languages are those of a model of one direction, if its folder names them."""
+    """Check that languages match a model of one direction, if its folder names languages."""
     saved = languages_of(translator.source_tokenizer)
     wanted = (given.source_lang, given.target_lang)
     for mine, flag in zip(saved, wanted, strict=True):
@@ -205,7 +205,7 @@ def _check_direction(translator: Translator, name: str, given: LanguageFlags) ->
 def several_processes(
     model: ModelFlags, engine: EngineFlags, languages: Any, stream: StreamFlags
 ) -> Callable[..., Iterator[list[Translation]]] | None:
-    """Set the number of threads; return what translates in several processes, if flags say so."""
+    """Set the number of threads; return a function for several processes, or None for one."""
     if stream.threads is not None:
         torch.set_num_threads(stream.threads)
     if stream.processes == 1:
@@ -216,9 +216,9 @@ def several_processes(
 
 
 def sentence_preparation(source: SourceFlags, model: ModelFlags) -> tuple[str, Callable[..., str]]:
-    """The language of the source, and a function that returns a sentence as the model gets it.
+    """Return the source language, and a function that prepares a sentence for the model.
 
-    The function takes another language for a model of several.
+    For a multilingual model, the function also accepts the language of the sentence.
     """
     saved = saved_languages(model.model[0], model.hub)
     language = iso_639(source.source_lang or (saved or DEFAULT_LANGUAGES)[0])
@@ -228,7 +228,7 @@ def sentence_preparation(source: SourceFlags, model: ModelFlags) -> tuple[str, C
 
 
 def saved_architecture(path: str | Path, hub: bool = False) -> str:
-    """The class that a model was saved as; "" for a folder without one, such as an adapter's."""
+    """Return the class that a model was saved as; "" if there is none, as for an adapter."""
     path = path if hub else find_model(path)
     is_whole = Path(path, CONFIG_NAME).is_file()
     if not (is_whole or (hub and find_file(path, CONFIG_NAME, {}) is not None)):
@@ -241,7 +241,7 @@ def load_with_tokenizer(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model as a class of this package or of transformers, and its tokenizer."""
     saved_as = load_config(path, hub=hub).architectures or ["none"]
-    if architecture not in saved_as:  # the decoder of a translation model is no language model
+    if architecture not in saved_as:  # a translation model's decoder is not a language model
         raise ValueError(f"{path} must hold a model saved as {architecture}, got {saved_as[0]}.")
     library = modeling_aiayn if hasattr(modeling_aiayn, architecture) else transformers
     model = load_checked(getattr(library, architecture), path, hub=hub, **options)
@@ -249,7 +249,7 @@ def load_with_tokenizer(
 
 
 def find_pairs(pairs: PairFlags, model: ModelFlags, *paths: str) -> tuple[PairFlags, list[Path]]:
-    """Add languages that flags do not give, by the model; also return the files of paths."""
+    """Take languages that flags do not give from the model; also return the files of paths."""
     from ..data.corpus import files_of  # imports datasets, which takes half a second
 
     name = next(iter(model.model or []), None)
@@ -265,7 +265,7 @@ def read_pairs_of(pairs: PairFlags, path: str) -> Any:
 
 
 def check_outputs(outputs: dict[str, str | None], inputs: Iterable[str | Path | None]) -> None:
-    """Check that each output, by its flag, can be written, is no input and is no other output."""
+    """Check that each flag's output can be written, and is not an input or another output."""
     read = [Path(path) for path in inputs if path is not None and Path(path).is_file()]
     given = {flag: Path(output) for flag, output in outputs.items() if output is not None}
     for flag, output in given.items():

@@ -35,10 +35,10 @@ class PushFlags:
 
 
 def check_works(folder: str) -> None:
-    """Check that a folder loads and gives finite results, as a user's download has to."""
+    """Check that a folder loads and gives finite results, because users will download it."""
     architecture = saved_architecture(folder)
     if architecture in ("", "AiaynForConditionalGeneration"):
-        # The base of an adapter may be on the Hub.
+        # The base model of an adapter may be on the Hub.
         translator = Translator.from_pretrained(folder, hub=not architecture)
         if translator.needs_languages:
             translator.set_languages(*translator.directions[0])

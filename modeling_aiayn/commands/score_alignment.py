@@ -66,7 +66,7 @@ def main() -> None:
     first, second = (score_attentions(translator, part) for part in (pairs[:half], pairs[half:]))
     best = min(first, key=lambda choice: first[choice].error_rate)
     try:
-        # Nothing is lost if the picture cannot be drawn, or if nobody reads stdout.
+        # Print first, and draw the picture even if stdout is closed, so that nothing is lost.
         sys.stdout.write(f"{alignment_table(second)}\n")
         sys.stdout.write(f"Best on the first half: {alignment_table({best: second[best]})}\n")
         sys.stdout.write(f"To use it: aiayn translate --alignment {best.flag}\n")

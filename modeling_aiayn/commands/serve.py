@@ -71,7 +71,7 @@ def served_directions(
     max_waiting: int,
     options: dict[str, Any],
 ) -> dict[Languages, Any]:
-    """Load a model, and serve it for its direction, or for all if it has several."""
+    """Load a model, and serve its direction, or all directions of a multilingual model."""
     from ..serving.service import every_direction, served_model
 
     languages = choose_languages(source.source_lang, source.target_lang, model.model[0], model.hub)
@@ -80,7 +80,7 @@ def served_directions(
     is_open = translator.languages and not (source.source_lang or source.target_lang)
     name = Path(model.model[0]).name if is_open else "-".join(languages)
     if is_open:
-        translator.set_languages(*translator.directions[0])  # for the first translations
+        translator.set_languages(*translator.directions[0])  # for the test translations
     served = served_model(translator, thread, prepare, max_waiting, name, **options)
     return every_direction(served, translator.directions) if is_open else {languages: served}
 
@@ -115,7 +115,7 @@ def main() -> None:
     service = Service(directions, server.max_characters, keys, flags.max_file_bytes)
     app: Any = make_app(service, flags.allow_origins)
     config = Config()
-    config.errorlog = logger  # and it says where it listens
+    config.errorlog = logger  # also logs the address
     config.include_server_header, config.graceful_timeout = False, 60
     config.bind = f"fd://{open_port(server).detach()}"
 

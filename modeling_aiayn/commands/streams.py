@@ -13,7 +13,7 @@ STREAMS = {1: "stdout", 2: "stderr"}
 
 
 class StandardStream(io.FileIO):
-    """stdout or stderr. A log that cannot be written is dropped with a warning on the other one."""
+    """stdout or stderr. If a log cannot be written, drop it and warn on the other stream."""
 
     def __init__(self, number: int, is_log: bool) -> None:
         super().__init__(number, "wb", closefd=False)
@@ -38,10 +38,10 @@ class StandardStream(io.FileIO):
 
 
 def protect_streams(is_stdout_log: bool) -> None:
-    """Make stdout, in UTF-8, and stderr streams that may break, unless a caller replaced them."""
+    """Make stdout (in UTF-8) and stderr `StandardStream`s, unless a caller replaced them."""
     for number, name in STREAMS.items():
         stream = getattr(sys, name)
-        is_windows_console = os.name == "nt" and stream.isatty()  # it takes no bytes
+        is_windows_console = os.name == "nt" and stream.isatty()  # it does not accept bytes
         if stream is not getattr(sys, f"__{name}__") or is_windows_console:
             continue
         raw = StandardStream(number, is_log=number == 2 or is_stdout_log)

@@ -52,7 +52,7 @@ def main() -> None:
         callbacks=[CurvesCallback()],
     )
     train_and_save(trainer, run)
-    # Several processes may sort texts by length: labels come with the predictions.
+    # Several processes may sort texts by length, so take labels from the predictions.
     predicted = trainer.predict(encoded["test" if "test" in encoded else "validation"])
     if trainer.is_world_process_zero():
         names = splits["train"].features["label"].names

@@ -59,9 +59,9 @@ def language_model_report(
     parts: dict[str, EncodedText],
     scores: dict[str, TextScore],
 ) -> Report:
-    """Report the scores; the card's metadata name the last one."""
+    """Report the scores; the card's metadata contain only the last score."""
     tokens = len(parts["train"].ids)
-    # Half of a window, so that the model has the other half for its continuation.
+    # At most half of a window, to leave the other half for the continuation.
     beginning = parts["validation"].ids[: min(20, (data.context + 1) // 2)]
     return Report(
         task="text-generation",

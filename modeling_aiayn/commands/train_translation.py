@@ -99,7 +99,7 @@ def build_trainer(
 
 
 def check_batches(args: AiaynTrainingArguments, data: DataArguments) -> None:
-    """Check that batches are limited by tokens where the data need it."""
+    """Check that batches are limited by tokens if the data require it."""
     if data.streaming and (args.max_tokens_per_batch is None or args.max_steps <= 0):
         raise ValueError("streaming needs --max_steps and --max_tokens_per_batch.")
     if data.corpora is not None and args.max_tokens_per_batch is None:
@@ -107,7 +107,7 @@ def check_batches(args: AiaynTrainingArguments, data: DataArguments) -> None:
 
 
 def check_one_target(args: AiaynTrainingArguments, prepared: PreparedData) -> None:
-    """Check that generate() can begin all translations with the tag of the same language."""
+    """Check that generate() can begin all translations with the same language tag."""
     tags = LanguageTags.needed_by(prepared.source_tokenizer)
     is_multilingual = SETTINGS[1] in prepared.splits["validation"].column_names
     if args.predict_with_generate and is_multilingual and tags and not tags.is_of_target:
@@ -125,7 +125,7 @@ def dataset_names(corpus: Corpus) -> list[str]:
 
 
 def check_evaluation(args: AiaynTrainingArguments) -> None:
-    """Check that the evaluations can give the scores that the run needs."""
+    """Check that evaluations compute the metric that selects the best model."""
     metric, names = (args.metric_for_best_model or "loss").removeprefix("eval_"), (*LOSSES, *SCORES)
     if metric not in names:
         choices = ", ".join(names)
@@ -138,15 +138,15 @@ def check_evaluation(args: AiaynTrainingArguments) -> None:
 def score_run(
     trainer: AiaynTrainer, fine_tuning: FineTuningArguments, splits: dict[str, Any]
 ) -> dict[str, Any]:
-    """Score the saved model on the test pairs, and under "before" the one that it started from."""
+    """Score the saved model on the test pairs; "before" has the scores of the starting model."""
     args, held_out = trainer.args, splits["test" if "test" in splits else "validation"]
     if fine_tuning.lora_rank is not None:
         complete_adapter(args.output_dir, str(fine_tuning.start_from))
-    # Reload from disk: with FSDP and ZeRO-3 no process holds the whole model. While ZeRO-3 is on,
-    # transformers divides each model that is loaded.
+    # Reload from disk: with FSDP and ZeRO-3, no process holds the whole model. While ZeRO-3 is
+    # enabled, transformers divides each loaded model.
     unset_hf_deepspeed_config()
     options = {"hub": fine_tuning.hub, "device": args.device}
-    # An adapter was trained on a base in float32: a merge in half precision would round it.
+    # An adapter was trained on a base model in float32: merging in half precision would round it.
     dtype = "auto" if fine_tuning.lora_rank is None else "float32"
     translator = Translator.from_pretrained(args.output_dir, dtype=dtype, **options)
     if fine_tuning.merge_lora:
@@ -172,7 +172,7 @@ def translation_report(
 ) -> Report:
     held_out = splits["test" if "test" in splits else "validation"]
     tags, example = LanguageTags.needed_by(trainer.processing_class), held_out["source"][0]
-    if tags and tags.is_typed:  # users of transformers write it
+    if tags and tags.is_typed:  # users of transformers type the tag
         example = f"<2{held_out[SETTINGS[1]][0]}> {example}"
     search = SearchOptions(**search_defaults(trainer.model.generation_config))
     return Report(

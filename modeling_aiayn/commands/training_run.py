@@ -22,7 +22,7 @@ from ..training.progress import training_table
 from ..training.resume.run import Run
 from .command_line import typed_command
 
-# Templates of cards: one for each task of the Hub, and how the model was trained, which ends each.
+# Templates of cards: one for each task of the Hub, and one about the training, which comes last.
 CARDS = Path(__file__).parent.parent / "cards"
 
 
@@ -30,7 +30,7 @@ CARDS = Path(__file__).parent.parent / "cards"
 class Report:
     """Facts about a trained model, for its scores.json and its card."""
 
-    task: str  # the Hub's name of the task, and of the card's template
+    task: str  # the Hub's name of the task, which is also the name of the card's template
     dataset: str
     dataset_id: str | None = None  # its name on the Hub
     examples: str  # the number of training examples, and their kind
@@ -40,12 +40,12 @@ class Report:
     scored: str  # how the model was scored
     table: str  # the scores as text
     start_from: str | None = None  # the model that training started from
-    hub: bool = False  # whether that is a repository on the Hub
+    hub: bool = False  # whether start_from is a repository on the Hub
     facts: dict[str, Any] = field(default_factory=dict)  # more values for the template
 
 
 def start_run(args: Any, *flags: Any) -> Run | None:
-    """Claim the folder of a run and set its seed; None if the run is finished already."""
+    """Claim the folder of a run and set its seed; return None if the run is already finished."""
     run = Run(args, *flags)
     if run.is_finished:
         sys.stdout.write(f"Already finished: {args.output_dir}\n")
@@ -69,7 +69,7 @@ def finish_run(trainer: AiaynTrainer, run: Run, report: Report) -> None:
 
 
 def write_report(trainer: AiaynTrainer, report: Report, command: Sequence[str]) -> None:
-    """Write scores.json and the card, for the run's command, without paths of this machine."""
+    """Write scores.json, and the card with the run's command, without paths of this machine."""
     args, state = trainer.args, trainer.state
     base: dict[str, Any] = {"base_model": None, "license": "apache-2.0"}
     if (start := report.start_from) is not None:
@@ -123,7 +123,7 @@ def write_card(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def _license(base: str | Path, hub: bool) -> str:
-    """The licence in a model's card, which is on the Hub only if hub says so; else "other"."""
+    """Return the license in a model's card, from the Hub only if hub is true; else "other"."""
     card = Path(base, "README.md")
     if not (hub or card.is_file()):
         return "other"
@@ -134,7 +134,7 @@ def _license(base: str | Path, hub: bool) -> str:
 
 
 def _parameters(trainer: AiaynTrainer, report: Report) -> int:
-    """The number of parameters; merging removes those of an adapter."""
+    """Count the parameters, without those of a merged adapter."""
     is_merged = report.facts.get("is_merged", False)
     parameters = trainer.model.named_parameters()
     return sum(values.numel() for name, values in parameters if not (is_merged and "lora_" in name))

@@ -44,8 +44,8 @@ from .flags import (
 
 logger = logging.getLogger(__name__)
 
-STDIN = Path("/dev/stdin")  # leads to the file of a redirection; Windows has none
-# The endings of documents' names, by format.
+STDIN = Path("/dev/stdin")  # a link to a redirected file; Windows has none
+# The endings of document names, by format.
 FILES = "; ".join(f"{x.name}: {' '.join(x.endings)}" for x in FORMATS.values() if x.has_markup)
 
 

@@ -1,1 +1,1 @@
-"""Text that goes in: corpora, the built-in grammar, noise, and scores of text."""
+"""Data: corpora, the built-in grammar, noise, and scores of translations."""

@@ -8,21 +8,21 @@ from datasets import Dataset, concatenate_datasets
 
 from .corpus import COLUMNS, FEATURES
 
-TYPING_ERRORS = 0.04  # share of the characters of a text that get one
+TYPING_ERRORS = 0.04  # share of a text's letters that get one
 FINAL = ".!?…"
 
 
 def with_reversed_pairs(pairs: Dataset) -> Dataset:
-    """The pairs, and the same in the other direction (Ding et al. 2021, arXiv:2109.07780)."""
+    """The pairs, then the same pairs reversed (Ding et al. 2021, arXiv:2109.07780)."""
     names = dict(zip(COLUMNS, reversed(COLUMNS), strict=True))
     swapped = pairs.select_columns(COLUMNS).rename_columns(names).select_columns(COLUMNS)
     return concatenate_datasets([pairs.select_columns(COLUMNS), swapped])
 
 
 def with_noisy_sources(pairs: Dataset, share: float, kinds: Sequence[str], seed: int) -> Dataset:
-    """The pairs, and a copy of a share of them with noise in the sources, such as typing errors.
+    """The pairs, then copies of a share of them with noise in the sources, such as typing errors.
 
-    Each copy has one of the given kinds of `NOISES`; targets stay as they are.
+    Each copy has one of the given kinds of `NOISES`; targets are not changed.
     """
     count = round(share * len(pairs))
     if not count:

@@ -1,4 +1,4 @@
-"""Rows of a corpus, computed once in several processes and kept in the cache of `datasets`."""
+"""Compute rows of a corpus once, in several processes, and keep them in the `datasets` cache."""
 
 import ctypes
 import errno
@@ -25,14 +25,14 @@ PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 @cache
 def code_sha256() -> str:
-    """A hash of the code that prepares data: a new release does not use an old one's results."""
+    """Hash the code that prepares data, so that a new release does not use old cached results."""
     package = Path(__file__).parents[1]
     files = ("tokenization.py", "saved/languages.py", "training/data.py")
     return content_sha256([*sorted(package.glob("data/*.py")), *map(package.joinpath, files)])
 
 
 class RowLog:
-    """Logs a step, and every 30 seconds how many of its rows are done, where no bar shows it."""
+    """Logs a step. Without a progress bar, also logs the number of rows done every 30 seconds."""
 
     def __init__(self, step: str, total: int | None = None) -> None:
         self.step = step
@@ -61,12 +61,12 @@ def map_rows(
     step: str,
     num_proc: int | None = None,
 ) -> Dataset:
-    """Map a function of batches over rows, in num_proc processes; its columns replace the rows'."""
+    """Apply a function to batches of rows, in num_proc processes; return only its columns."""
     log = RowLog(step, len(rows))
 
     def call(batch: dict[str, Any], rank: int | None, _code: str) -> dict[str, Any]:
         if rank is not None:
-            # Otherwise tokenizers warn in each process that is forked.
+            # Otherwise the package tokenizers warns in each forked process.
             os.environ["TOKENIZERS_PARALLELISM"] = "false"
         if not rank:  # all processes are about as fast as the first
             log.add(len(batch["source"]) * (num_proc or 1))
@@ -87,9 +87,9 @@ def map_rows(
 
 @contextmanager
 def _mortal_children() -> Iterator[None]:
-    """Let Linux end the processes that are forked in the block if this one is killed.
+    """Let Linux end processes that were forked in the block, if this process is killed.
 
-    The library's processes would wait for work for ever.
+    Otherwise the processes of `datasets` would wait for work forever.
     """
     _mortal.append(True)
     try:
@@ -110,7 +110,7 @@ if sys.platform == "linux":
 
 
 def delete_computed(rows: Dataset, patterns: Sequence[str]) -> None:
-    """Delete files of the given names beside the file of rows in the cache."""
+    """Delete files that match patterns, in the folders of the rows' own cache files."""
     for folder in {Path(file["filename"]).parent for file in rows.cache_files}:
         for path in (path for pattern in patterns for path in folder.glob(pattern)):
             path.unlink()
@@ -118,7 +118,7 @@ def delete_computed(rows: Dataset, patterns: Sequence[str]) -> None:
 
 @contextmanager
 def explained_full_disk() -> Iterator[None]:
-    """Say where the cache is if its disk is full."""
+    """If the disk is full, raise an OSError that names the cache's folder."""
     try:
         yield
     except OSError as error:

@@ -1,6 +1,6 @@
 """Read sentence pairs from files, from the Hub or from the built-in grammar.
 
-The pairs are a `datasets.Dataset` with the columns "source" and "target", without blanks around.
+The pairs are a `datasets.Dataset` with the columns "source" and "target". Texts are stripped.
 """
 
 import csv
@@ -38,11 +38,11 @@ logger = logging.getLogger(__name__)
 
 COLUMNS = ["source", "target"]
 FEATURES = Features({name: Value("string") for name in COLUMNS})
-# Files that `datasets` reads, with a column for each language, by their endings.
+# Endings of files that `datasets` reads, and its names of the formats. Languages are columns.
 TABLES = {".parquet": "parquet", ".json": "json"}
 FILE_ENDINGS = (".tsv", ".jsonl", ".tmx", ".csv", *TABLES)
-BATCH_SIZE = 10_000  # pairs that are compared at a time
-BUFFER_SIZE = 100_000  # pairs of a stream among which one is drawn
+BATCH_SIZE = 10_000  # pairs that are processed at a time
+BUFFER_SIZE = 100_000  # pairs in the buffer that shuffles a stream
 
 Row = dict[str, str]  # the texts by COLUMNS
 Columns = tuple[str, ...]
@@ -52,8 +52,8 @@ def read_pairs(path: str, source: str, target: str, columns: Columns | None = No
     """Read pairs from a file, or from two, into memory; pairs with an empty side are skipped.
 
     Args:
-        path: A file that ends in one of FILE_ENDINGS, or in one of them and .gz, or the common
-            prefix of two line-aligned files: "data/train" for data/train.en and data/train.de.
+        path: A file that ends in one of FILE_ENDINGS, plain or with .gz, or the common prefix of
+            two line-aligned files: "data/train" for data/train.en and data/train.de.
         source: Language to translate from.
         target: Language to translate to.
         columns: Names of a .tsv file's columns, with both languages. None: source, then target.
@@ -73,11 +73,11 @@ def read_rows(path: str, source: str, target: str, columns: Columns | None = Non
 def cached_rows(
     paths: Sequence[str], source: str, target: str, columns: Columns | None = None
 ) -> Dataset:
-    """The rows of files, memory-mapped from the cache of `datasets`, which reads them once.
+    """Return the rows of files, memory-mapped from the `datasets` cache; read the files only once.
 
     Raises:
-        OSError: As `read_rows`, or the cache cannot be written.
-        ValueError: As `read_rows`, or a file changed while it was read.
+        OSError: As in `read_rows`, or the cache cannot be written.
+        ValueError: As in `read_rows`, or a file changed while it was read.
     """
     files = [file for path in paths for file in files_of(path, source, target)]
     content = {"rows": [[*paths], source, target, columns], "files": [*map(str, files)]}
@@ -94,14 +94,14 @@ def cached_rows(
 class CachedRowsConfig(BuilderConfig):
     """Arguments of `stream_rows`, the files that it reads, and hashes of them and of the code.
 
-    They are JSON, of which equal values have equal hashes, as `datasets` computes them.
+    They are JSON, so that `datasets` computes equal hashes for equal values.
     """
 
     content: str = ""
 
 
 class CachedRows(ArrowBasedBuilder):
-    """Writes the rows of files into the cache: the whole file or none."""
+    """Writes the rows of files into the cache, completely or not at all."""
 
     BUILDER_CONFIG_CLASS = CachedRowsConfig
 
@@ -146,7 +146,7 @@ def stream_rows(
 
 
 def files_of(path: str, source: str, target: str) -> list[Path]:
-    """The files that hold the pairs of a path, as `read_pairs` takes it: one, or one a side."""
+    """The files that a path of `read_pairs` stands for: one file, or one for each language."""
     if path.removesuffix(".gz").endswith(FILE_ENDINGS):
         return [Path(path)]
     return [_find_side(path, source), _find_side(path, target)]
@@ -175,19 +175,19 @@ def parse_columns(columns: str | None) -> Columns | None:
 def streamed_rows(
     paths: Sequence[str], source: str, target: str, columns: Columns | None = None
 ) -> IterableDataset:
-    """A stream of the pairs of files, which are divided among processes; see `shuffled_rows`."""
+    """Stream the pairs of files as `shuffled_rows` does; the files are divided among processes."""
     rows = {"paths": [*paths], "source": source, "target": target, "columns": columns}
     return shuffled_rows(IterableDataset.from_generator(stream_rows, FEATURES, gen_kwargs=rows))
 
 
 def shuffled_rows(rows: IterableDataset) -> IterableDataset:
-    """A stream of the rows with text on both sides, shuffled by a buffer."""
+    """Keep the rows of a stream that have text on both sides, and shuffle them in a buffer."""
     has_texts = rows.filter(lambda row: bool(row["source"] and row["target"]))
     return has_texts.shuffle(seed=0, buffer_size=BUFFER_SIZE)
 
 
 def hub_rows(records: Any, name: str, source: str, target: str) -> Any:
-    """The rows of a dataset on the Hub, or of a stream of it; messages call it by name.
+    """Convert a dataset of the Hub, or a stream of it, to rows; messages contain name.
 
     Source and target are columns, or keys in the column "translation".
     """
@@ -214,7 +214,7 @@ def embedded_pairs(split: str, size: int, source: str, target: str, seed: int = 
 
 
 def skip_empty(pairs: Dataset, name: str) -> Dataset:
-    """Keep the pairs with text on both sides; messages call the pairs by name."""
+    """Keep the pairs that have text on both sides; messages contain name."""
     has_texts = [np.zeros(0, bool)]
     for table in pairs.with_format("arrow").iter(BATCH_SIZE):
         sides = [pyarrow.compute.not_equal(table[side], "").to_numpy() for side in COLUMNS]
@@ -235,7 +235,7 @@ def skip_empty(pairs: Dataset, name: str) -> Dataset:
 def warn_of_overlap(
     train: Dataset, held_out: Mapping[str, Dataset], column: str = "source"
 ) -> None:
-    """Log how many held-out texts are in the training data; column holds them."""
+    """Log how many held-out texts, in the given column, also occur in the training data."""
     texts = {name: pyarrow.array(examples[column]) for name, examples in held_out.items()}
     shared: dict[str, set[str]] = {name: set() for name in held_out}
     for table in train.select_columns(column).with_format("arrow").iter(BATCH_SIZE):
@@ -273,7 +273,7 @@ def _find_side(prefix: str, language: str) -> Path:
 
 
 def _tsv_rows(path: str, columns: Columns, source: str, target: str) -> Iterator[tuple[str, str]]:
-    """Read a file with columns, separated by a tab, without quotes and without a header."""
+    """Read a file with columns, separated by tabs, without quotes and without a header."""
     if not {source, target} <= set(columns):
         raise ValueError(
             f"{path}: source_lang and target_lang must be among the columns {columns}, got "
@@ -303,7 +303,7 @@ def _warn_of_first_line(path: str, cells: Sequence[str], columns: Columns) -> No
 
 
 def tmx_rows(path: str, source: str, target: str) -> Iterator[tuple[str, str]]:
-    """Read a translation memory; a missing language of a unit is an empty text."""
+    """Read a translation memory; if a unit lacks a language, its text is empty."""
     body = ElementTree.Element("body")
     try:
         with open_binary(path) as file:
@@ -333,7 +333,7 @@ def _language_name(name: str) -> str:
 
 
 def _text_of(segment: ElementTree.Element | None) -> str:
-    """The text of a segment, in one line and without codes of other programs."""
+    """The text of a segment, in one line and without inline codes, such as formatting."""
     if segment is None:
         return ""
     inner = ("".join(x.itertext()) * x.tag.endswith("hi") + (x.tail or "") for x in segment)
@@ -360,7 +360,7 @@ def _table_rows(path: str, kind: str, source: str, target: str) -> Iterator[tupl
 
 
 def _languages(where: str, record: Any, source: str, target: str) -> tuple[str, str]:
-    """Both sentences of a record: by language, at its top or under "translation"."""
+    """Return both sentences of a record, at its top level or under "translation"."""
     if isinstance(record, dict) and isinstance(record.get("translation"), dict):
         record = record["translation"]
     for language in (source, target):

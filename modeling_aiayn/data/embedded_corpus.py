@@ -17,7 +17,7 @@ SPLITS = ("validation", "test", "train")
 
 @dataclass(frozen=True)
 class AlignedPair:
-    """A sentence and its translation by words, with punctuation apart.
+    """A sentence and its translation as words; a punctuation mark is a word of its own.
 
     alignment has pairs (index in source_words, index in target_words), sorted.
     """
@@ -38,7 +38,7 @@ class AlignedPair:
 
 
 def as_text(words: tuple[str, ...]) -> str:
-    """Join words into a sentence: a capital first, no blank before punctuation."""
+    """Join words into a sentence that starts with a capital, without spaces before punctuation."""
     text = " ".join(words).replace(" ,", ",").replace(" .", ".")
     return text[0].upper() + text[1:]
 

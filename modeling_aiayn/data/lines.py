@@ -1,4 +1,4 @@
-r"""Lines of UTF-8 texts, plain or .gz: they end at \n, without a \r or a byte-order mark."""
+r"""Read lines of UTF-8 texts, plain or .gz. Lines end at \n; a \r before it is removed."""
 
 import gzip
 import hashlib
@@ -41,7 +41,7 @@ def decoded_lines(path: str | Path) -> Iterator[str]:
 
 
 def read_json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
-    """The place of each line of a .jsonl file, as path:number, and its value; skips blank lines."""
+    """Yield path:number and the value of each line of a .jsonl file; skip blank lines."""
     for number, line in enumerate(decoded_lines(path), start=1):
         if line.strip():
             yield f"{path}:{number}", parse_json(line, f"{path}:{number}")
@@ -69,7 +69,7 @@ def stream_lines(source: str | Path | BinaryIO) -> Iterator[str]:
 
 
 def _raw_lines(file: BinaryIO, name: str) -> Iterator[tuple[str, bytes]]:
-    """The place of each line, as name:number, and its bytes; closes the file at the end."""
+    """Yield name:number and the bytes of each line; close the file at the end."""
     with file:
         for number, line in enumerate(file, start=1):
             text = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line

@@ -1,4 +1,4 @@
-"""Scores of translations, with the signatures of sacreBLEU that make them comparable."""
+"""Scores of translations, with sacreBLEU's signatures, which say what can be compared."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -9,7 +9,7 @@ from sacrebleu.significance import PairedTest
 
 
 class PythonNumbers:
-    """Mixin for sacreBLEU's metrics: they fail to compute an interval with some numpy numbers."""
+    """Mixin that gives sacreBLEU Python floats: with numpy numbers, some intervals fail."""
 
     def _compute_score_from_stats(self, stats: Sequence[float]) -> Any:
         return super()._compute_score_from_stats([float(number) for number in stats])  # type: ignore[misc]
@@ -37,7 +37,7 @@ def score_texts(
     """Compute BLEU and chrF with sacreBLEU, against one reference of each text or several.
 
     Returns:
-        - bleu: BLEU of the text as it is, with tokenisation 13a. Publish this one.
+        - bleu: BLEU of the unchanged text, with tokenization 13a. Publish this one.
         - bleu_lowercase: BLEU of lower-cased text. Papers on Multi30k score lower-cased files in
           Moses's tokens. For German, 13a makes the same tokens (3 of 12,106 differ); for other
           languages use `moses_bleu`.
@@ -45,8 +45,8 @@ def score_texts(
           tutorials that score spaCy's tokens.
         - chrf: F-score of character n-grams.
         - *_signature: sacreBLEU's description of how each score was computed.
-        - *_confidence, with resamples for a bootstrap (Koehn 2004): half the width of the 95 %
-          confidence interval.
+        - *_confidence, if resamples is positive: half the width of the 95 % confidence interval, by
+          a bootstrap with this many resamples (Koehn 2004).
     """
     result: dict[str, Any] = {}
     for name, make_metric in SCORES.items():
@@ -62,7 +62,7 @@ def score_texts(
 def p_values(
     translations: Sequence[str], baseline: Sequence[str], references: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """How likely the difference to a baseline is chance: paired bootstrap (Koehn 2004)."""
+    """P-values of the difference from a baseline, by paired bootstrap (Koehn 2004)."""
     systems = [("baseline", baseline), ("system", translations)]
     metrics: Any = {"BLEU": PlainBLEU(), "chrF2": PlainCHRF()}
     test: Any = PairedTest(systems, metrics, references, test_type="bs", n_samples=1000)
@@ -75,7 +75,7 @@ def p_values(
 
 
 def only_numbers(scores: Mapping[str, Any]) -> dict[str, float]:
-    """The scores among the facts that `score_texts` returns."""
+    """Keep only the scores of `score_texts`, without signatures and confidence intervals."""
     return {
         name: value
         for name, value in scores.items()
@@ -95,7 +95,7 @@ def moses_bleu(
     """BLEU of lower-cased text in Moses's tokens, as papers on Multi30k report it.
 
     It applies Moses's lowercase, normalize-punctuation and tokenizer, in that order, and scores the
-    tokens without further tokenisation. The package sacremoses must be installed.
+    tokens without further tokenization. The package sacremoses must be installed.
     """
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
 

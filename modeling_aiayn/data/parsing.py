@@ -64,9 +64,9 @@ def parse_mapping(flag: str, text: str | None) -> dict[str, Any]:
 
 
 def check_config_fields(names: Iterable[str], where: str) -> None:
-    """Check that AiaynConfig has the fields that a user names; it keeps unknown ones unused."""
+    """Check that AiaynConfig has the fields that a user names; it would ignore unknown ones."""
     fields = {field.name for field in dataclasses.fields(AiaynConfig)}
-    # Every configuration of transformers takes attn_implementation, which is no field.
+    # Every configuration of transformers takes attn_implementation, although it is not a field.
     known = fields | AiaynConfig.attribute_map.keys() | {"attn_implementation"}
     for name in names:
         if name not in known:

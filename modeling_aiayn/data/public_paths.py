@@ -1,4 +1,4 @@
-"""Paths as a published model card may show them."""
+"""Shorten paths for published model cards, which must not show private folders."""
 
 import os
 import shlex
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def without_folders(command: Sequence[str]) -> str:
-    """Keep at most the last folder of each absolute path in a command, and no home folder."""
+    """Shorten absolute paths in a command to the last folder and the name; hide home folders."""
     words = []
     for word in command:
         flag, equals, value = word.rpartition("=")

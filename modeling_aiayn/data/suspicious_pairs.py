@@ -1,4 +1,4 @@
-"""Training pairs that look wrong: the log gives their numbers, and --clean removes them."""
+"""Find training pairs that look wrong: the log counts them, and --clean removes them."""
 
 import logging
 import unicodedata
@@ -18,9 +18,9 @@ from .corpus import COLUMNS, FEATURES
 
 logger = logging.getLogger(__name__)
 
-# The limit of Moses' clean-corpus-n.perl, here in characters: not every script separates words.
+# The limit of Moses' clean-corpus-n.perl; here in characters, as some scripts have no spaces.
 MAX_LENGTH_RATIO = 9
-# Of shorter sentences of Tatoeba, py3langid takes 6 % for another language; of others 0.2 %.
+# py3langid assigns the wrong language to 6 % of shorter sentences of Tatoeba, to 0.2 % of others.
 MIN_BYTES = 20
 CHECKING = "Step 2 of 4: checking the pairs"
 FACTS = Features(
@@ -32,7 +32,7 @@ FACTS = Features(
         **FEATURES,
     }
 )
-# The first words of names in Unicode that belong to one writing system.
+# First words of Unicode names that belong to the same writing system.
 _SAME_SCRIPT = {"HIRAGANA": "CJK", "KATAKANA": "CJK"}
 
 
@@ -57,13 +57,13 @@ def find_suspicious(
 ) -> dict[str, NDArray[np.bool_]]:
     """Find pairs that look wrong: for each reason, a flag for each pair.
 
-    The usual script of a side is the script of most of its sentences. If the ISO 639 codes of the
-    languages of source and target are given, pairs in others are found, too.
+    The usual script of a side is the script of most of its sentences. If languages has the ISO 639
+    codes of source and target, pairs in other languages are found, too.
     """
     sides = [x for x in zip(COLUMNS, languages, strict=False) if _is_detectable(x[1])]
     find_facts = partial(_facts, sides=sides)
     facts = map_rows(pairs, find_facts, FACTS, CHECKING, num_proc).with_format("arrow")[:]
-    # The first of equal hashes is not repeated.
+    # The first of several equal pairs does not count as repeated.
     hashes = facts["hash"].to_numpy()
     is_repeated = np.ones(len(hashes), bool)
     is_repeated[np.unique(hashes, return_index=True)[1]] = False
@@ -93,7 +93,7 @@ def _is_detectable(language: str) -> bool:
 
 
 def _is_foreign(text: str, language: str) -> bool:
-    """Whether py3langid takes a text for another language."""
+    """Whether py3langid says that a text is in another language."""
     from py3langid import classify
 
     is_long = len(text.encode()) >= MIN_BYTES and script_of(text) is not None
@@ -101,9 +101,9 @@ def _is_foreign(text: str, language: str) -> bool:
 
 
 def _facts(batch: dict[str, list[str]], sides: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """The columns of FACTS for a batch of pairs; the scripts of the texts replace the texts.
+    """Compute the columns of FACTS for a batch of pairs. Each text is replaced by its script.
 
-    sides are the columns whose languages are checked, each with its language.
+    sides has each column whose language is checked, with its expected language.
     """
     rows = [*zip(batch["source"], batch["target"], strict=True)]
     lengths = [sorted((len(source), len(target))) for source, target in rows]
@@ -122,9 +122,9 @@ def _facts(batch: dict[str, list[str]], sides: Sequence[tuple[str, str]]) -> dic
 def report_suspicious(
     pairs: Dataset, is_cleaning: bool, num_proc: int | None = None, languages: Sequence[str] = ()
 ) -> Dataset:
-    """Log how many training pairs look wrong, and why; return the pairs, cleaned if asked for.
+    """Log how many training pairs look wrong, and why; if is_cleaning, remove them.
 
-    languages are as for `find_suspicious`.
+    languages are as in `find_suspicious`.
     """
     suspicious = find_suspicious(pairs, num_proc, languages)
     is_suspicious = np.logical_or.reduce([*suspicious.values()])

@@ -1,1 +1,1 @@
-"""Documents with markup, translated without losing it."""
+"""Translate documents and keep their markup."""

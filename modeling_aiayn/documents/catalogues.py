@@ -1,4 +1,4 @@
-"""Message catalogues of gettext (.po, .pot), by polib."""
+"""Read gettext's message catalogs (.po, .pot) with polib."""
 
 import re
 
@@ -10,10 +10,10 @@ BLANKS = re.compile(r"([\n\t]+)")
 
 
 def parse_po(text: str) -> list[str | Block]:
-    """Read a catalogue: messages without a translation are translated, and marked as fuzzy."""
+    """Read a catalog: messages without a translation are translated, and marked as fuzzy."""
     import polib
 
-    catalogue = polib.pofile(f"\n{text}")  # with a line end it is not taken for a file's name
+    catalogue = polib.pofile(f"\n{text}")  # polib would read one line as a file name
     messages: list[str] = []
 
     def place(message: str) -> str:

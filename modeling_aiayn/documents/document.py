@@ -1,4 +1,4 @@
-"""A text of any format: its sentences, and the text with their translations."""
+"""Split a text of any format into sentences, and write it with their translations."""
 
 import logging
 from collections import deque
@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 class Document:
     """A text of a format in `FORMATS`: markup that is copied, and blocks that are translated.
 
-    Values of attributes come before them. language, an ISO 639 code, splits texts into sentences;
-    target, if it is known, becomes the language that the text gives as its own.
+    The sentences of attribute values come first. language, an ISO 639 code, selects the rules for
+    splitting sentences. target, if given, becomes the language that the text declares.
     """
 
     text: str
@@ -33,7 +33,7 @@ class Document:
 
     @cached_property
     def parts(self) -> list[str | Block]:
-        """Markup and sentences."""
+        """Markup, and a block for each sentence."""
         return self._sentences_of(FORMATS[self.format_name].parse(self.text))
 
     @cached_property
@@ -58,7 +58,7 @@ class Document:
         return any(isinstance(part, Block) and part.marks for part in self.parts)
 
     def translated(self, translations: Sequence[str], attention: Attention) -> str:
-        """The text with the translations of its sentences; attention places the marks."""
+        """Return the text with the translations of its sentences; attention places the marks."""
         remaining = iter(translations)
 
         def written(parts: Iterable[str | Block]) -> str:
@@ -84,7 +84,7 @@ class Document:
 class DocumentLines:
     """Splits the lines of a text into sentences, and returns its lines with the translations.
 
-    language, an ISO 639 code, says how.
+    language is an ISO 639 code.
     """
 
     def __init__(self, lines: Iterable[str], language: str) -> None:
@@ -93,14 +93,14 @@ class DocumentLines:
         self._translations: list[str] = []
 
     def __iter__(self) -> Iterator[str]:
-        """The sentences; an empty one for a line without sentences."""
+        """Yield the sentences, and "" for a line without sentences."""
         for line in valid_lines(self._lines):
             split = SplitText.of(line, self._language)
             self._splits.append(split)
             yield from split.sentences or [""]
 
     def add(self, translation: str) -> list[str]:
-        """Take the next sentence's translation; return the line that is complete with it."""
+        """Add the next sentence's translation; return the line if it is complete now."""
         count = len(self._splits[0].sentences)
         self._translations.append(translation)
         if len(self._translations) < count:

@@ -1,4 +1,4 @@
-"""A file of any format with markup: its sentences, and the file with their translations."""
+"""Split a file of any format with markup into sentences, and write it with translations."""
 
 import io
 import logging
@@ -26,9 +26,9 @@ from .formats import FORMATS
 
 logger = logging.getLogger(__name__)
 
-MAX_UNPACKED, MAX_TEXTS = 200_000_000, 20_000_000  # bytes of all files, and of those with text
+MAX_UNPACKED, MAX_TEXTS = 200_000_000, 20_000_000  # bytes of all files, and of files with text
 DAMAGED = (BadZipFile, zlib.error, lzma.LZMAError, EOFError)
-# Programs in a document.
+# Macros in a document.
 MACROS = re.compile(r"(.*/)?vbaProject\.bin|Basic/.*|Scripts/.*")
 
 
@@ -37,7 +37,7 @@ class DocumentFile:
     """The content of a file: a text, or a zip with texts in it. Languages are those of `Document`.
 
     Raises:
-        ValueError: It is not of its format, holds programs, or is too large when it is unpacked.
+        ValueError: The content is not in the format, has macros, or is too large when unpacked.
     """
 
     content: bytes
@@ -47,7 +47,7 @@ class DocumentFile:
 
     @cached_property
     def documents(self) -> dict[str, Document]:
-        """The texts; those of a zip by the names of their files."""
+        """The texts by the names of their files in a zip; a single text has the name ""."""
         options = (self.format_name, self.language, self.target)
         members = FORMATS[self.format_name].members
         if members is None:
@@ -69,7 +69,7 @@ class DocumentFile:
                 if any(MACROS.fullmatch(name) for name in archive.namelist()):
                     raise ValueError("The document has macros. Save it without them.")
                 return {name: archive.read(name) for name in archive.namelist()}
-        # RuntimeError: it is encrypted; NotImplementedError: another method of compression.
+        # RuntimeError: it is encrypted; NotImplementedError: unsupported compression.
         except (*DAMAGED, RuntimeError, NotImplementedError) as error:
             raise ValueError(f"The file is not a valid .{self.format_name}: {error}.") from error
 
@@ -91,9 +91,9 @@ class DocumentFile:
         translate_pools: Callable[..., Iterator[list[Translation]]] | None = None,
         **batch_sizes: int,
     ) -> bytes:
-        """Translate the file, with a bar. Arguments are those of `translate_file`.
+        """Translate the file, with a progress bar. Arguments are those of `translate_file`.
 
-        prepare changes a sentence for the translator.
+        prepare is applied to each sentence before it is translated.
 
         Raises:
             ValueError: No sentence has a word.
@@ -112,7 +112,7 @@ class DocumentFile:
         return self.translated([best.text for best, *_ in found], attention)
 
     def translated(self, translations: Sequence[str], attention: Attention) -> bytes:
-        """The file with the translations of its sentences; attention places marks."""
+        """Return the file with the translations of its sentences; attention places marks."""
         remaining = iter(translations)
         texts = {
             name: document.translated([*islice(remaining, len(document.sentences))], attention)

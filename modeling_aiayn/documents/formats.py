@@ -1,4 +1,4 @@
-"""The formats of texts with several sentences. A new format is one entry of FORMATS."""
+"""The formats of texts with several sentences. To add a format, add an entry to FORMATS."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,17 +20,17 @@ Parts = list[str | Block]
 class TextFormat:
     """A format of a text."""
 
-    name: str  # by which commands and requests choose it
-    endings: tuple[str, ...]  # of the names of its files
-    # Reads a text: markup, which is copied, and blocks, which are translated.
+    name: str  # its name in commands and requests
+    endings: tuple[str, ...]  # of file names
+    # Splits a text into markup, which is copied, and blocks, which are translated.
     parse: Callable[[str], Parts]
     # Whether a text is read as one document. Without markup, each line is read alone.
     has_markup: bool = True
-    packages: tuple[str, ...] = ()  # optional packages that it needs, and the extra with them
+    packages: tuple[str, ...] = ()  # optional packages that it needs; `extra` installs them
     extra: str = "documents"
-    values: Callable[[str], list[Value]] = lambda _: []  # of attributes that are translated
+    values: Callable[[str], list[Value]] = lambda _: []  # attribute values to translate
     finish: Callable[[str], str] = str  # the last step, on the translated text
-    members: str | None = None  # the files that have text, if it is a zip
+    members: str | None = None  # in a zip: pattern of the files with text
 
     def check_packages(self) -> None:
         """Check that the packages are installed."""
@@ -90,6 +90,6 @@ ENDINGS = [ending for text_format in FORMATS.values() for ending in text_format.
 
 
 def format_of(path: str | Path) -> TextFormat | None:
-    """The format that the ending of a file's name tells."""
+    """Return the format for the ending of a file's name, or None."""
     name = str(path).lower()
     return next((x for x in FORMATS.values() if name.endswith(x.endings)), None)

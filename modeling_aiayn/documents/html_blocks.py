@@ -1,4 +1,4 @@
-"""The blocks of an HTML document, by the standard library's parser."""
+"""Read the blocks of an HTML document with the standard library's parser."""
 
 import html
 import re
@@ -12,31 +12,31 @@ from ..translation.segments.marks import BLANK_CHARACTERS, Block, BlockBuilder
 
 
 class Value(NamedTuple):
-    """The value of an attribute, and its place in the document, quotes included."""
+    """The value of an attribute, and its position in the document, quotes included."""
 
     start: int
     end: int
     text: str
-    is_language: bool = False  # of the root
+    is_language: bool = False  # the lang of the root
 
 
 def _elements(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
 
-# Elements within a line of text; all others end a block.
+# Inline elements; all others end a block.
 INLINE = _elements("""
     a abbr acronym b bdi bdo big cite data del dfn em font i ins label mark q rp rt ruby s small
     span strike strong sub sup time tt u wbr img input button code kbd samp var svg math object
     video audio canvas
 """)
-# Elements whose content stays as it is.
+# Elements that are copied with their content.
 FIXED = _elements("""
     code kbd samp var svg math script style pre textarea template object video audio canvas select
 """)
 # Elements without an end tag.
 VOID = _elements("area base br col embed hr img input link meta param source track wbr")
-# Elements whose end tag may be missing, and the elements that end them then; blocks end <p>.
+# Elements whose end tag may be missing, and elements that then end them; any block ends <p>.
 ENDED_BY = {
     **dict.fromkeys(("dt", "dd"), _elements("dt dd")),
     **dict.fromkeys(("td", "th"), _elements("td th tr")),
@@ -52,7 +52,7 @@ COMMENT = re.compile(r"<!--(?:-?>|.*?(?:--!?>|\Z))", re.DOTALL)
 
 
 def escape_html(text: str, _: str = "") -> str:
-    """Write text so that HTML reads it as text."""
+    """Escape text so that HTML does not read it as markup."""
     return html.escape(text, quote=False)
 
 
@@ -61,16 +61,16 @@ def _handler(kind: str) -> Any:
 
 
 class _Events(HTMLParser):
-    """Collects the places at which tags, text and other parts begin."""
+    """Collects the positions where tags, text and other parts begin."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=False)
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
         self.events: list[tuple[int, str, str]] = []
-        # References are read later: an odd one, such as "&#", makes text of all that follows.
+        # Decode references later: after an invalid one, such as "&#", the parser reads only text.
         text = text.replace("&", ".")
-        # No tag is complete behind the last ">", but Python 3.11 would look for its end from each
-        # "<": for seconds in 20 kB. Only a comment may begin there, or go on.
+        # After the last ">", no tag is complete, but Python 3.11 would search for its end from each
+        # "<", which takes seconds for 20 kB. Only a comment may begin or continue there.
         end = text.rfind(">") + 1
         self.feed(text[:end])
         self.close()
@@ -92,7 +92,7 @@ class _Events(HTMLParser):
         self._add("void" if tag in VOID else "fixed" if is_fixed else "start", tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        # Only foreign elements may end so; "<b/>" begins a bold text.
+        # Only foreign elements can be self-closing; "<b/>" begins bold text.
         if tag in ("svg", "math"):
             self._add("void", tag)
         else:
@@ -102,7 +102,7 @@ class _Events(HTMLParser):
         self._add("end", tag)
 
     def parse_comment(self, i: int, report: bool = True) -> int:  # noqa: ARG002
-        """Read a comment as browsers do: "<!-->" and "--!>" end one, and so does the document."""
+        """Read a comment as browsers do: "<!-->", "--!>" and the end of the document end it."""
         self.handle_comment("")
         return cast(re.Match[str], COMMENT.match(self.rawdata, i)).end()
 
@@ -123,16 +123,16 @@ def is_fixed_tag(raw: str) -> bool:
 
 
 class _Fixed:
-    """An element whose content stays as it is."""
+    """An element that is copied with its content."""
 
     def __init__(self, name: str, begin: int) -> None:
         self.name, self.begin = name, begin
         self._open: list[str] = []
 
     def ends_before(self, kind: str, name: str) -> bool:
-        """Whether the element has no end tag, and ends where the next part begins."""
+        """Whether the element has no end tag and ends before the next part."""
         is_block = kind not in ("text", "other") and name not in INLINE
-        if kind == "end":  # of the element around it; HTML ignores a stray end tag
+        if kind == "end":  # end of the parent element; HTML ignores a stray end tag
             needs_no_end = self.name == "p" or self.name in ENDED_BY
             return needs_no_end and is_block and name not in (self.name, "p", *self._open)
         return not self._open and (
@@ -140,7 +140,7 @@ class _Fixed:
         )
 
     def ends_with(self, kind: str, name: str) -> bool:
-        """Take the next part, and tell whether it is the end tag."""
+        """Process the next part; return whether it is the end tag."""
         if kind in ("start", "fixed"):
             self._open.append(name)
         elif kind == "end" and name in self._open:
@@ -152,7 +152,7 @@ class _Fixed:
 
 
 class _Reader:
-    """Makes blocks of the events of a document."""
+    """Turns the events of a document into blocks."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -227,13 +227,13 @@ class _Reader:
 def parse_html(text: str) -> list[str | Block]:
     """Read an HTML document or a part of one: markup, and blocks of text with their marks.
 
-    Scripts, styles, code, preformatted text and elements with translate="no" stay as they are.
+    Scripts, styles, code, preformatted text and elements with translate="no" are copied.
     """
     return [part for part in _Reader(text).read() if part]
 
 
 def html_values(text: str) -> list[Value]:
-    """The values of attributes that are translated, and the root's language."""
+    """Return the values of attributes that are translated, and the root's language."""
     reader = _Reader(text)
     reader.read()
     return [value for value in reader.values if has_words(value.text)]

@@ -1,6 +1,6 @@
-"""The blocks of a Markdown document: CommonMark by markdown-it-py, and GitHub's tables.
+"""Read the blocks of a Markdown document: CommonMark by markdown-it-py, and GitHub's tables.
 
-markdown-it-py does not say where in a line its marks stand, so its rules are wrapped to note it.
+markdown-it-py does not report the positions of marks in a line, so wrapped rules record them.
 """
 
 import logging
@@ -15,17 +15,17 @@ from .html_blocks import END_TAG, FIXED, INLINE, START_TAG, VOID, is_fixed_tag, 
 
 logger = logging.getLogger(__name__)
 
-# In YAML or TOML. A --- before a blank line is a rule between paragraphs.
+# Front matter in YAML or TOML. A --- before a blank line is a horizontal rule.
 FRONT_MATTER = re.compile(
     r"(?:---[ \t]*\n(?![ \t]*\n).*?\n(?:---|\.\.\.)|\+\+\+[ \t]*\n.*?\n\+\+\+)[ \t]*(?:\n|\Z)",
     re.DOTALL,
 )
-# The box of a task, or [!NOTE].
+# The checkbox of a task, or [!NOTE].
 LABEL = re.compile(r"\[[ xX]\][ \t]+|\[![A-Za-z]+\](?=\n|\Z)")
 FOOTNOTE = re.compile(r"\[\^[^\]\s]+\]:")
 # markdown-it strips these characters from lines. Python would also strip others, such as U+0085.
 BLANKS = " \t\n"
-# Markup anywhere in a line, and at its beginning.
+# Markup to escape, anywhere in a line or at its beginning.
 SPECIAL = re.compile(
     r"[\\`*\[\]]|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])|^~|~(?=~|$)|&(?=#?\w+;)"
 )
@@ -38,7 +38,7 @@ Rule = Callable[[Any, bool], bool]
 
 
 def escape_markdown(text: str, following: str = "") -> str:
-    """Write text so that Markdown reads it as text; `following` is the markup after it."""
+    """Escape text so that Markdown finds no markup in it; `following` is the markup after it."""
     if text.endswith("!") and following.startswith("["):  # this would be a picture
         return escape_markdown(text[:-1]) + r"\!"
     text = SPECIAL.sub(r"\\\g<0>", text)
@@ -87,7 +87,7 @@ def _note_marks(tokens: list[Any], start: int, label_end: int, end: int) -> None
 
 
 def _without_footnotes(rule: Callable[..., bool]) -> Callable[..., bool]:
-    # CommonMark's rule for reference definitions also takes footnotes of one word.
+    # CommonMark's rule for reference definitions also matches footnotes of one word.
     def reference(state: Any, first: int, last: int, silent: bool) -> bool:
         is_footnote = FOOTNOTE.match(state.src, state.bMarks[first] + state.tShift[first])
         return not is_footnote and rule(state, first, last, silent)
@@ -114,7 +114,7 @@ def _place(lines: list[tuple[int, int]], position: int) -> int:
 
 
 def _end_of_escaped(content: str, document: str, begin: int) -> int:
-    """The end of a cell that has escaped bars, or begin if it is not there."""
+    """Return the end of a cell with escaped bars, or begin if the cell is not found."""
     escaped = content.strip(BLANKS).replace("|", r"\|")
     place = document.find(escaped, begin)
     return begin if place < 0 else place + len(escaped)
@@ -125,7 +125,7 @@ def _located(
 ) -> list[tuple[int, int]]:
     """Find the lines of a paragraph, heading or cell: their positions in the content and document.
 
-    It begins in the document's line `first`, after `begin`. A LookupError: a line is not there.
+    It begins in the document's line `first`, after `begin`. A missing line: LookupError.
     """
     lines, position = [], 0
     for number, line in enumerate(content.split("\n"), first):
@@ -150,14 +150,14 @@ class _Segments:
         self.content, self.escape, self._builder = content, escape, BlockBuilder()
         label = LABEL.match(content)
         self._begin = label.end() if label else 0
-        self._fixed: tuple[str, int] | None = None  # an element in HTML, and its begin
+        self._fixed: tuple[str, int] | None = None  # name and start of an HTML element to copy
 
     def read(self, tokens: list[Any]) -> Iterator[tuple[int, int, list[str | Block]]]:
-        """The begin and end of each part in the content, and its blocks."""
+        """Yield the start and end of each part in the content, and its blocks."""
         first = self._begin
         for token in _joined_texts(_without_addresses(tokens)):
             span = token.meta.get("span")
-            if first and token.content.startswith(self.content[:first]):  # its label
+            if first and token.content.startswith(self.content[:first]):  # skip the label
                 token.content = token.content[first:]
                 first = 0
             if self._is_break(token) and self._fixed is None:
@@ -170,14 +170,14 @@ class _Segments:
         yield from self._part(len(self.content))
 
     def _is_break(self, token: Any) -> bool:
-        """Whether a token ends a line: two blanks, <br>, or the line end before a footnote."""
+        """Whether a token ends a line: two spaces, <br>, or the line end before a footnote."""
         if token.type == "softbreak":
             return FOOTNOTE.match(self.content, token.meta["span"][1]) is not None
         tag = START_TAG.match(token.content) if token.type == "html_inline" else None
         return token.type == "hardbreak" or (tag is not None and tag[1].lower() == "br")
 
     def _part(self, end: int) -> Iterator[tuple[int, int, list[str | Block]]]:
-        if self._fixed is not None:  # its end is missing
+        if self._fixed is not None:  # its end tag is missing
             self._builder.add_atom(self.content[self._fixed[1] : end])
             self._fixed = None
         parts = self._builder.parts(self.escape)
@@ -192,7 +192,7 @@ class _Segments:
         if token.type == "softbreak":
             self._builder.add_text(" ")
         elif token.nesting and token.markup != "autolink":
-            if raw in ("]", "][]"):  # the text of the link is its reference, too
+            if raw in ("]", "][]"):  # the link's text is also its reference
                 label = self.content[slice(*token.meta["label"])].replace("\n", " ")
                 raw = f"][{label}]"
             mark = self._builder.open if token.nesting == 1 else self._builder.close
@@ -229,7 +229,7 @@ class _Segments:
 
 
 def _without_addresses(tokens: list[Any]) -> Iterator[Any]:
-    """The tokens without the text and end of <addresses>; the first token stands for all."""
+    """Yield the tokens, but only the first token of each <address>."""
     is_address = False
     for token in tokens:
         if token.markup == "autolink":
@@ -241,7 +241,7 @@ def _without_addresses(tokens: list[Any]) -> Iterator[Any]:
 
 
 def _joined_texts(tokens: Iterable[Any]) -> Iterator[Any]:
-    r"""The tokens, with texts side by side in one: an address may have \_ or &amp; in it."""
+    r"""Yield the tokens, with adjacent texts joined: an address may contain \_ or &amp;."""
 
     def is_text(token: Any) -> bool:  # an escaped bracket stays alone: [^ would begin a footnote
         return token.type in ("text", "text_special") and token.content != "["
@@ -260,7 +260,7 @@ def _joined_texts(tokens: Iterable[Any]) -> Iterator[Any]:
 def parse_markdown(text: str) -> list[str | Block]:
     """Read a Markdown document: markup, and blocks of text with their marks.
 
-    Code, links' addresses, pictures, front matter and reference definitions stay as they are.
+    Code, link addresses, pictures, front matter and reference definitions are copied.
     Lines of a paragraph become one line.
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
@@ -270,7 +270,7 @@ def parse_markdown(text: str) -> list[str | Block]:
     parts: list[str | Block] = [text[:here]]
     starts = list(accumulate((len(line) + 1 for line in body.split("\n")), initial=0))
     cursor, previous, quotes = 0, "", 0
-    searched = 0  # cells are searched for after this position
+    searched = 0  # search for cells after this position
     for token in _parser().parse(body):
         quotes += token.nesting if token.type.startswith("blockquote") else 0
         is_cell = previous in ("th_open", "td_open")

@@ -15,19 +15,19 @@ LINE = re.compile(r"\S(?:[^\n]*\S)?")
 # Markup around the whole text of a cue.
 PLACE = re.compile(r"\s*(?:\{\\[^{}\n]*\}\s*)+")
 AROUND = re.compile(r"\s*<([a-zA-Z]\w*)[^<>]*>(?:(?!</\1\b).)*(</\1\s*>)\s*", re.DOTALL)
-# The end of a sentence, and what begins another one: a speaker, a song, a sound.
+# The end of a sentence, and the start of another: a speaker, a song or a sound.
 END = re.compile(r"[.!?…:♪\])\"”»](?:</\w+>)*$")
 OTHER = re.compile(r"(?:<[^<>]*>)*\s*[-\u2013\u2014♪\[(]")
 DIALOGUE = re.compile(r"(?:<[^<>]*>)*\s*[-\u2013\u2014]")
 # Join cues into one sentence: maximum pause in seconds, maximum length in characters.
 PAUSE, LONGEST = 1.0, 300
-MAX_AROUND = 5  # tags around all of a cue
-# Before a break: blanks around it are dropped. No text contains this character.
+MAX_AROUND = 5  # maximum number of tags around a whole cue
+# Marks a break, to drop the spaces around it. No text contains this character.
 BREAK = "\0"
 
 
 def parse_srt(text: str) -> list[str | Block]:
-    """Read SubRip: numbers and times, and the text of cues."""
+    """Read SubRip: numbers and times are copied, and the text of cues is translated."""
 
     def body(text: str, is_last: bool) -> str:
         head, _, last = text.rstrip().rpartition("\n")
@@ -37,7 +37,7 @@ def parse_srt(text: str) -> list[str | Block]:
 
 
 def parse_vtt(text: str) -> list[str | Block]:
-    """Read WebVTT: notes, styles and times, and the text of cues."""
+    """Read WebVTT: notes, styles and times are copied, and the text of cues is translated."""
 
     def body(text: str, _: bool) -> str:
         return re.split(r"^\r?$", text, maxsplit=1, flags=re.MULTILINE)[0]
@@ -86,7 +86,7 @@ def _lines(text: str, body: Callable[[str, bool], str]) -> Iterator[tuple[str, s
 
 
 def _inner(text: str, start: int, end: int) -> tuple[int, int]:
-    """The place of a cue's text without the markup around all of it."""
+    """Return the start and end of a cue's text, without markup around the whole text."""
     if place := PLACE.match(text, start, end):
         start = place.end()
     for _ in range(MAX_AROUND):
@@ -103,5 +103,5 @@ def _seconds(time: str) -> float:
 
 
 def without_breaks(text: str) -> str:
-    """Finish translated subtitles."""
+    """Remove break characters, and spaces around them, from translated subtitles."""
     return re.sub(f"(?<! ) *{BREAK} *", "", text)

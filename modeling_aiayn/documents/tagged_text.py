@@ -1,11 +1,11 @@
-"""Text with tags in it, as subtitles and message catalogues have it."""
+"""Text that contains tags, as in subtitles and message catalogs."""
 
 import re
 from collections.abc import Callable
 
 from ..translation.segments.marks import BlockBuilder
 
-# A tag, a time in a cue, or the place of a subtitle, such as {\an8}.
+# A tag, a time in a cue, or the position of a subtitle, such as {\an8}.
 TAG = re.compile(r"<(/?)([a-zA-Z][\w-]*+)[^<>]*+>|<\d[\d:.]*>|\{\\[^{}\n]*\}")
 
 
@@ -16,9 +16,9 @@ def add_tagged(
     write: Callable[[str], str] = str,
     write_tag: Callable[[str], str] = str,
 ) -> None:
-    """Add a text to a block: pairs of tags become marks, and other tags atoms.
+    """Add a text to a block: pairs of tags become marks, and other tags become atoms.
 
-    read and write convert text from the format and to it.
+    read decodes text from the format; write and write_tag encode text and tags.
     """
     tags = [*TAG.finditer(text)]
     paired: set[re.Match[str]] = set()

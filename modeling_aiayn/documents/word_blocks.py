@@ -1,4 +1,4 @@
-"""The blocks of a Word document (.docx): paragraphs, whose text stands in runs of one format.
+"""Read the blocks of a Word document (.docx): paragraphs, which consist of formatted runs.
 
 The most frequent format of a paragraph is its default. Runs of other formats become marks.
 """
@@ -15,17 +15,17 @@ from ..translation.segments.marks import BlockBuilder
 from .html_blocks import escape_html
 from .xml_blocks import Elements, XmlReader, child_of, range_of, tags, with_nested
 
-# Elements around runs.
+# Elements that contain runs.
 CONTAINERS = frozenset(
     {"hyperlink", "ins", "moveTo", "smartTag", "fldSimple", "sdt", "customXml", "dir", "bdo"}
 )
-# Content of runs: it ends a sentence; is a special character; is dropped.
+# Elements in runs that end a sentence; that are special characters; that are dropped.
 BREAKS = frozenset({"tab", "br", "cr", "ptab"})
 SIGNS = {"noBreakHyphen": "\u2011", "softHyphen": ""}
 NEEDLESS = frozenset({"rPr", "lastRenderedPageBreak", "proofErr"})
-# Identifiers of editing sessions, which divide runs of one format.
+# Identifiers of editing sessions, which split runs of the same format.
 SESSION = re.compile(r' w:rsid\w*="[^"]*"')
-# Runs without text, as marks leave them.
+# Empty runs, which marks leave behind.
 EMPTY_RUN = re.compile(
     r"<w:r(?: [^>]*)?>(?:<w:rPr>(?:(?!</w:rPr>).)*</w:rPr>)?"
     r'<w:t xml:space="preserve"></w:t></w:r>',
@@ -35,16 +35,16 @@ EMPTY_RUN = re.compile(
 
 @dataclass(frozen=True)
 class Item:
-    """A part of a paragraph: a text, an atom, the begin or the end of a mark, a break, a field."""
+    """A part of a paragraph: a text, an atom, the start or the end of a mark, a break, a field."""
 
     kind: str
     raw: str
     run: str = ""  # the tags before the text of a run of this format
-    text: str = ""  # or the kind of a field's character, or the name of a range
+    text: str = ""  # or the type of a field character, or the name of a range
 
 
 class WordReader(XmlReader):
-    """Makes markup and blocks of a part of a document."""
+    """Reads markup and blocks from a part of a document."""
 
     def __init__(self) -> None:
         super().__init__(Elements(texts=frozenset({"p"})))
@@ -124,7 +124,7 @@ def _add_other(builder: BlockBuilder, item: Item, raw: str) -> None:
         builder.add_atom(raw)
     elif item.kind == "open":
         builder.open(name, raw)
-    else:  # no open mark has the name of a break, so it ends the sentence
+    else:  # no open mark is named "break", so closing it ends the sentence
         builder.close(name if item.kind == "close" else item.kind, raw)
 
 
@@ -133,7 +133,7 @@ def _raw(properties: Any) -> str:
 
 
 def _texts(node: Any) -> Iterator[str]:
-    """The texts of a paragraph's runs."""
+    """Yield the texts of a paragraph's runs."""
     for child in node.childNodes:
         if child.localName == "t":
             yield from (text.data for text in child.childNodes)
@@ -142,12 +142,12 @@ def _texts(node: Any) -> Iterator[str]:
 
 
 def _without_fields(items: Iterator[Item]) -> list[Item]:
-    """Make a mark of each field that shows words, and an atom of every other field.
+    """Turn each field that shows words into a mark, and every other field into an atom.
 
-    The characters of a field that begins or ends in another paragraph stay in their order.
+    If a field begins or ends in another paragraph, its field characters stay in their order.
     """
     found: list[Item] = []
-    opened: list[tuple[int, int]] = []  # the places of begins, and of the shown text
+    opened: list[tuple[int, int]] = []  # indices of the begin and of the shown text
     for item in items:
         found.append(item)
         if item.text == "begin" and item.kind == "field":
@@ -167,5 +167,5 @@ def _without_fields(items: Iterator[Item]) -> list[Item]:
 
 
 def with_runs(text: str) -> str:
-    """Finish a translated document: nested texts are in their places, and no run is empty."""
+    """Finish a translated document: insert nested texts, and remove empty runs."""
     return EMPTY_RUN.sub("", with_nested(text))

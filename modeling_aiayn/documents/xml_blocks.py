@@ -1,4 +1,4 @@
-"""The blocks of an XML document, such as OpenDocument's, EPUB's and XLIFF's."""
+"""Read the blocks of an XML document, such as OpenDocument, EPUB or XLIFF."""
 
 import html
 import re
@@ -14,12 +14,12 @@ from .html_blocks import FIXED, INLINE, VOID, escape_html
 
 DECLARATION = re.compile(r"\s*<\?xml[^>]*\?>\s*")
 ENCODING = re.compile(r"""encoding\s*=\s*(?:"[^"]*"|'[^']*')""")
-# Characters by HTML's names, which XHTML may have: the parser would drop them.
+# HTML's named characters, which XHTML may contain: the parser would drop them.
 NAMED = re.compile(r"<!\[CDATA\[.*?\]\]>|&(?!(?:amp|lt|gt|quot|apos);)\w+;", re.DOTALL)
-# A text that stands within an atom of another one, such as a footnote, and the texts after it. No
-# XML document contains these characters.
+# The placeholder of a text that is nested in another, such as a footnote, and the separator before
+# each nested text. No XML document contains these characters.
 NESTED, SEPARATOR = re.compile("\0(\\d+)\1"), "\0\0"
-# Elements that begin or end a range, such as a bookmark, and attributes with its name.
+# Elements that begin or end a range, such as a bookmark, and attributes that name it.
 RANGE = re.compile("(start|end)$", re.IGNORECASE)
 RANGE_NAMES = ("w:id", "text:name", "text:change-id", "office:name")
 # Plural and select messages (ICU), which are not translated.
@@ -27,22 +27,22 @@ FORMS = re.compile(r"\{\s*\w+\s*,\s*(?:plural|select|selectordinal)\s*,")
 
 
 def tags(node: Any) -> tuple[str, str]:
-    """The start tag and the end tag of an element."""
+    """Return the start tag and the end tag of an element."""
     return f"{node.cloneNode(False).toxml()[:-2]}>", f"</{node.tagName}>"
 
 
 def is_kept(node: Any) -> bool:
-    """Whether an element says that it is not translated."""
+    """Whether an element has translate="no"."""
     return node.localName is not None and node.getAttribute("translate") == "no"
 
 
 def child_of(node: Any, name: str) -> Any:
-    """The first child of a name, or None."""
+    """Return the first child with a name, or None."""
     return next((child for child in node.childNodes if child.localName == name), None)
 
 
 def range_of(node: Any) -> str:
-    """The name of a range whose begin and end are in one element, or nothing."""
+    """Return the name of a range that begins and ends in the same parent element, or ""."""
     if not RANGE.search(node.localName or ""):
         return ""
     kind = RANGE.sub("", node.localName)
@@ -65,9 +65,9 @@ class Elements:
 
     texts: frozenset[str]  # with text to translate
     inline: frozenset[str] = frozenset()  # around a part of a sentence
-    atoms: frozenset[str] | None = None  # stay as they are; None: all others
+    atoms: frozenset[str] | None = None  # are copied; None: all others
     breaks: frozenset[str] = frozenset()  # end a sentence
-    begins: frozenset[str] = frozenset()  # empty elements that start a mark, and that end it
+    begins: frozenset[str] = frozenset()  # empty elements that start a mark; `ends` end it
     ends: frozenset[str] = frozenset()
 
     def ends_sentence(self, node: Any) -> bool:
@@ -76,7 +76,7 @@ class Elements:
         return node.localName in self.breaks or (is_other and not is_kept(node))
 
     def half_of(self, node: Any) -> tuple[bool, str] | None:
-        """Whether an empty element begins a mark or ends one, and the mark's name."""
+        """Return whether an empty element begins a mark (or ends it), and its name; else None."""
         if node.localName in self.begins | self.ends:
             return node.localName in self.begins, "pair"
         name = range_of(node)
@@ -92,7 +92,7 @@ OPEN_DOCUMENT = Elements(
     inline=_names("span a ruby ruby-base meta meta-field"),
     breaks=_names("line-break tab"),
 )
-# With the labels of the table of contents.
+# "text" is for the labels of the table of contents.
 XHTML = Elements(
     texts=_names("title body text"), inline=INLINE - FIXED - VOID, atoms=FIXED | (INLINE & VOID)
 )
@@ -105,7 +105,7 @@ XLIFF = Elements(
 
 
 class XmlReader:
-    """Makes markup and blocks of a document."""
+    """Reads markup and blocks from a document."""
 
     def __init__(self, elements: Elements) -> None:
         self.elements = elements
@@ -117,7 +117,7 @@ class XmlReader:
         self._builder, self._raw, self.ranges = BlockBuilder(), "", {"start": "", "end": ""}
 
     def read(self, text: str) -> list[str | Block]:
-        """Markup and blocks; nested texts come last."""
+        """Return markup and blocks; nested texts come last."""
         if "<!ENTITY" in text:
             raise ValueError("An XML document must not define entities.")
         found = DECLARATION.match(text)
@@ -128,7 +128,7 @@ class XmlReader:
             self.parts.append(declaration)
             for node in parsed.childNodes:
                 self.walk(node)
-            for node in self._nested:  # grows
+            for node in self._nested:  # walk() may append to it
                 self.parts.append(SEPARATOR)
                 self.walk(node)
         except ExpatError as error:
@@ -162,7 +162,7 @@ class XmlReader:
         return any(node.getElementsByTagNameNS("*", name) for name in names)
 
     def kept(self, node: Any) -> str:
-        """An element that stays as it is. Texts in it are translated by themselves."""
+        """Return an element that is copied. Texts in it are translated separately."""
         if not self._has_texts(node):
             return str(node.toxml())
         self._nested.append(node)
@@ -171,7 +171,7 @@ class XmlReader:
     def is_range(self, node: Any, raw: str) -> bool:
         """Whether an element begins or ends a range whose other half is in another text.
 
-        It then stands before or after the text.
+        Such an element then moves before or after the text.
         """
         side = RANGE.search(node.localName or "")
         if side and not range_of(node):

@@ -1,1 +1,1 @@
-"""Inspection of a model: attention maps, word alignment and position encodings."""
+"""Inspect a model: attention maps, word alignment and position encodings."""

@@ -27,7 +27,7 @@ def links_of(
 ) -> Links:
     """Link each target token to the source token with the largest weight, and merge to words.
 
-    Attention is [T, S]. The words are those of each token; None is no word.
+    Attention is [T, S]. source_words and target_words give the word of each token, or None.
     """
     best_words = [source_words[token] for token in attention.argmax(-1).tolist()]
     links = zip(best_words, target_words, strict=True)
@@ -44,7 +44,7 @@ def maps_with_words(
 ) -> AttentionMaps:
     """Compute attention maps whose tokens are assigned to given words of source and target.
 
-    Without words of the target, its words are separated by spaces. Words must be in their sentence.
+    If the words of the target are None, it is split at spaces. Words must occur in their sentence.
     """
 
     def assigned(tokens: Tokens, tokenizer: Any, text: str, words: Sequence[str]) -> Tokens:
@@ -78,7 +78,7 @@ def align(
 ) -> list[Links]:
     """Link the words of a sentence and of its translation, once for each choice of attention.
 
-    Without `words`, the words of source and target are separated by spaces.
+    Without `words`, source and target are split at spaces.
     """
     words = words or (clean_text(source).split(), clean_text(target).split())
     maps = maps_with_words(translator, source, target, words)
@@ -94,7 +94,7 @@ def aligner(translator: Translator, choice: AttentionChoice) -> Callable[[Transl
         words: Any = (clean_text(translation.source).split(), None)
         if not translation.token_ids:  # a copied text
             return to_pharaoh(frozenset((n, n) for n, _ in enumerate(words[0])))
-        if translation.read is None:  # the ids, because the text could be split into others
+        if translation.read is None:  # use the ids: encoding the text may give others
             target: str | Sequence[int] = translation.token_ids
         else:
             target, words = translation.text, (words[0], translation.text.split())
@@ -117,7 +117,7 @@ def count_links(
     batch_size: int = BATCH_SIZE,
     max_tokens_per_batch: int = MAX_TOKENS_PER_BATCH,
 ) -> LinkCounts:
-    """Count which target ids attend to which source ids, in the mean of all layers and heads."""
+    """Count which target ids attend to which source ids, averaged over all layers and heads."""
     model = translator.model
     config = model.config
     counts = LinkCounts(config.vocab_size, config.decoder_vocab_size or config.vocab_size)

@@ -25,7 +25,7 @@ class GoldPair:
 
 
 def embedded_gold(size: int, split: str = "test", is_reversed: bool = False) -> list[GoldPair]:
-    """Generate pairs of the embedded grammar, English to German or reversed, with sure links."""
+    """Generate pairs of the built-in grammar, English to German or reversed, with sure links."""
     gold = []
     for pair in generate_pairs(split, size):
         links = frozenset(pair.alignment)
@@ -38,10 +38,10 @@ def embedded_gold(size: int, split: str = "test", is_reversed: bool = False) -> 
 
 
 def read_gold(source: str, target: str, gold: str, is_reversed: bool = False) -> list[GoldPair]:
-    """Read pairs of tokenised text with their links.
+    """Read pairs of tokenized text with their links.
 
-    A line of the file gold has the links of a pair: s-t for a sure link and spt for a possible one,
-    words counted from 0. With is_reversed, the target's word comes first.
+    Each line of the file gold has the links of a pair: s-t for a sure link and spt for a possible
+    one. Words are counted from 0. With is_reversed, the target's word comes first.
     """
     pairs = []
     files = (read_lines(path) for path in (source, target, gold))
@@ -59,7 +59,7 @@ def read_gold(source: str, target: str, gold: str, is_reversed: bool = False) ->
 
 
 def parse_links(text: str, is_reversed: bool = False) -> tuple[Links, Links]:
-    """Parse one line to sure links and to possible links, which include the sure ones."""
+    """Parse one line into sure links and possible links, which include the sure links."""
     sure, possible = set(), set()
     for link in text.split():
         first, second = map(int, link.split("-" if "-" in link else "p"))
@@ -126,7 +126,7 @@ def score_attentions(
 
 
 def alignment_table(scores: dict[AttentionChoice, AlignmentScore]) -> str:
-    """Format scores as a table of plain text, in per cent."""
+    """Format scores as a table of plain text, in percent."""
     lines = [f"{'attention':<22}{'AER':>6}{'precision':>11}{'recall':>8}{'F1':>7}"]
     lines += [
         f"{choice!s:<22}{100 * score.error_rate:6.1f}{100 * score.precision:11.1f}"

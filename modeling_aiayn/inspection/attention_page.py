@@ -25,10 +25,10 @@ def write_attention_page(maps: AttentionMaps, path: str | Path) -> None:
 
 
 def attention_page(maps: AttentionMaps) -> str:
-    """An HTML page that shows every kind of attention, layer and head.
+    """Make an HTML page that shows every kind of attention, layer and head.
 
-    The page uses no network, and its content security policy forbids it. Tokens are stored as JSON
-    and shown as text only.
+    The page does not use the network, and its content security policy forbids this. Tokens are
+    stored as JSON and shown as text only.
     """
     template = files(__package__).joinpath(TEMPLATE).read_text(encoding="utf-8")
     data = json.dumps(page_data(maps), ensure_ascii=True).translate(ESCAPES)

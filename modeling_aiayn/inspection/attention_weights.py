@@ -18,7 +18,7 @@ from ..translation.torch_engine import showing_weights
 
 logger = logging.getLogger(__name__)
 
-# The texts of the rows and columns of each kind of attention, and their titles.
+# For each kind of attention: the texts of its rows and columns, and their titles.
 LAYOUTS = {
     "encoder": ("source", "source", "source", "source attended to"),
     "decoder": ("target", "inputs", "target predicted", "target attended to"),
@@ -49,7 +49,7 @@ class AttentionChoice:
         return ",".join(chosen) or "mean"
 
     def check(self, layers: int, heads: int) -> None:
-        """Check that a model with so many layers and heads has the chosen ones."""
+        """Check that a model with these numbers of layers and heads has the chosen ones."""
         for name, index, size in (("layer", self.layer, layers), ("head", self.head, heads)):
             if index is not None and not 0 <= index < size:
                 raise ValueError(f"{name} must be in [0, {size}), got {index}.")
@@ -82,7 +82,7 @@ class AttentionView:
 class AttentionMaps:
     """The attention weights of every layer and head in one pass over a text.
 
-    A row of the decoder is labelled by the token that it predicts, not by the one that it reads:
+    A row of the decoder is labeled with the token that it predicts, not the token that it reads:
     step t reads `inputs[t]`, the target shifted right (`<s>` first), and predicts `target[t]`. So
     the rows of `decoder` and `cross` are `target`, and the columns of `decoder` are `inputs`.
     """
@@ -150,7 +150,7 @@ def attention_maps(
     source_ids = translator.encode(source)
     if target is None:
         (best, *_) = next(translator.stream([source], translator.search_options(**search_options)))
-        # The ids, because the text could be split into others. An empty source's best has none.
+        # Use the ids: encoding the text may give others. For an empty source, there are none.
         target = best.token_ids or [translator.target_tokenizer.eos_token_id]
     target_ids = translator.encode_target(target) if isinstance(target, str) else list(target)
     labels = torch.tensor([target_ids], device=model.device)  # [1, T]
@@ -192,7 +192,7 @@ def text_attention_maps(
     """
     is_decoder = hasattr(model.base_model, "decoder")
     max_length = max_length or model.config.max_position_embeddings
-    if is_decoder:  # as `complete` reads a text: with its blanks, and </s> as four characters
+    if is_decoder:  # like `complete`: keep spaces, and read </s> as four characters
         ids = tokenizer(replace_surrogates(text), split_special_tokens=True).input_ids
     else:
         ids = tokenizer(clean_text(text)).input_ids

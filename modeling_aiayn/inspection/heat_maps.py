@@ -1,4 +1,4 @@
-"""Attention weights as heat maps, and with gold links as an alignment matrix."""
+"""Draw attention weights as heat maps, or with gold links as an alignment matrix."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +39,7 @@ def draw_head_grid(view: AttentionView, path: str | Path) -> None:
 
 
 def draw_attention(view: AttentionView, attention: str, path: str | Path) -> None:
-    """Draw what attention names: layers, heads, or one map as `AttentionChoice.parse` takes it."""
+    """Draw "layers", "heads", or one map that `AttentionChoice.parse` accepts."""
     if attention == "layers":
         draw_layers(view, path)
     elif attention == "heads":
@@ -51,7 +51,7 @@ def draw_attention(view: AttentionView, attention: str, path: str | Path) -> Non
 def draw_alignment_matrix(
     maps: AttentionMaps, choice: AttentionChoice, pair: GoldPair, path: str | Path
 ) -> None:
-    """Draw cross-attention between words as a PNG or SVG, and frame the links that it should have.
+    """Draw cross-attention between words as a PNG or SVG, and frame the gold links.
 
     Sure links have solid frames, and possible ones have dashed frames.
     """
@@ -65,7 +65,7 @@ def draw_alignment_matrix(
 
 
 def _frame_links(axes: Axes, maps: AttentionMaps, links: Links, name: str, line: Any) -> None:
-    """Frame the cells of links; links to words that truncation removed are skipped."""
+    """Frame the cells of links; skip links to words that truncation removed."""
     columns, rows = maps.source.word_of, maps.target.word_of
     style: dict[str, Any] = {"edgecolor": "C1", "linewidth": 1.8, "linestyle": line, "label": name}
     for source, target in sorted(links):
@@ -81,7 +81,7 @@ def _heat_maps(
     cell_size: float,
     path: str | Path,
 ) -> Figure:
-    """Draw rows of maps with one colour scale."""
+    """Draw rows of maps with one color scale."""
     names, families = labels_for(path, [*view.rows, *view.columns])
     rows, columns = names[: len(view.rows)], names[len(view.rows) :]
     font_size = min(10.0, 60 * cell_size)

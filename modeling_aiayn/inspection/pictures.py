@@ -1,4 +1,4 @@
-"""Pictures as PNG or SVG files, with labels of any text."""
+"""Write pictures as PNG or SVG files, with labels in any script."""
 
 import math
 import unicodedata
@@ -23,10 +23,10 @@ MAX_PIXELS = 60_000_000
 MAX_PIXELS_OF_SIDE = 30_000
 # matplotlib takes minutes to lay out hundreds of labels, so only some are drawn.
 MAX_LABELS = 100
-# Characters of a label.
+# Maximum number of characters of a label.
 MAX_LENGTH = 30
-# Families that together have the letters of most languages; the installed ones are used. Colour
-# fonts are left out: matplotlib cannot draw their glyphs.
+# Font families that together cover most languages; the installed ones are used. Color fonts are
+# left out, because matplotlib cannot draw their glyphs.
 SCRIPTS = (
     "Arabic Armenian Bengali Devanagari Ethiopic Georgian Gujarati Gurmukhi Hebrew Kannada Khmer "
     "Lao Malayalam Myanmar Oriya Sinhala Tamil Telugu Thai Tifinagh"
@@ -41,7 +41,7 @@ FONT_FAMILIES = (
 )
 # Invisible characters that join or separate letters and emoji.
 JOINERS = "\u200c\u200d"
-# Drawn for each space in a label of nothing but spaces.
+# Drawn for each space in a label that has only spaces.
 OPEN_BOX = "\N{OPEN BOX}"
 
 
@@ -59,8 +59,8 @@ def check_ending(path: str | Path, endings: Iterable[str] = PICTURE_ENDINGS) -> 
 def labels_for(path: str | Path, texts: Iterable[str]) -> tuple[list[str], list[str]]:
     """Prepare labels of a picture, and choose the font families to draw them with.
 
-    Long labels are cut. The viewer of an SVG chooses the fonts. A PNG uses this machine's fonts,
-    and the code point of a character that no font has.
+    Long labels are truncated. The viewer of an SVG chooses the fonts. A PNG uses this machine's
+    fonts, and shows the code point of a character that is in none of them.
     """
     shown = [
         visible(text if len(text) <= MAX_LENGTH else f"{text[: MAX_LENGTH - 1]}…") for text in texts
@@ -123,7 +123,7 @@ def code_point(character: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Replace invisible characters by their code points, and a text of spaces by open boxes."""
+    """Replace invisible characters with their code points, and a text of spaces with open boxes."""
     categories = [unicodedata.category(character) for character in text]
     if set(categories) == {"Zs"}:
         return OPEN_BOX * len(text)

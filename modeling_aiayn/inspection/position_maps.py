@@ -1,4 +1,4 @@
-"""Pictures of section 3.5: the sinusoidal position encodings."""
+"""Draw section 3.5: the sinusoidal position encodings."""
 
 import math
 from pathlib import Path
@@ -37,7 +37,7 @@ def draw_positions(
 
     Raises:
         OSError: The file cannot be written.
-        ValueError: d_model is odd, or the path has another ending.
+        ValueError: d_model is odd, or the path has an unsupported ending.
     """
     figure = Figure(figsize=(11, 7), layout="constrained")
     panels = figure.subplot_mosaic([["map", "map"], ["waves", "products"]])

@@ -1,1 +1,1 @@
-"""Import of weights from other systems, and export to other engines."""
+"""Import weights from other systems, and export models to other engines."""

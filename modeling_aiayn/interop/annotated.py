@@ -33,13 +33,13 @@ ANNOTATED_NAMES = NameTable(
 )
 # Its vocabulary begins with <s>, </s>, <blank> and <unk>.
 ANNOTATED_SPECIAL_IDS = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
-# It adds 1e-6 to the standard deviation. Our epsilon is added to the variance: its square.
+# It adds 1e-6 to the standard deviation. Our model adds the square of this to the variance.
 ANNOTATED_LAYER_NORM_EPS = 1e-12
 
 
 @dataclass(frozen=True)
 class AnnotatedOptions(ConfigOptions):
-    """What the state dict does not show: fields of the configuration, and the words."""
+    """Fields of the configuration, and words, which the state dict does not contain."""
 
     source_dictionary: str | Path | None = HfArg(
         default=None,
@@ -54,12 +54,12 @@ class AnnotatedOptions(ConfigOptions):
 def read_annotated(
     source: str | Path | Mapping[str, Tensor], options: AnnotatedOptions
 ) -> ForeignModel:
-    """Read an Annotated Transformer: pre-norm by the sample's deviation, biases everywhere.
+    """Read an Annotated Transformer: pre-norm with the sample deviation, biases everywhere.
 
     Args:
-        source: Its state dict, or a file of it.
-        options: Its words, and fields of `AiaynConfig`: dropout and token ids are needed where
-            they are not the document's.
+        source: The state dict, or a file that contains it.
+        options: The words, and fields of `AiaynConfig`: dropout and token ids are needed if they
+            differ from those of the document.
 
     Raises:
         OSError: A file is missing or damaged.

@@ -1,4 +1,4 @@
-"""Export of our translation model to CTranslate2, and a comparison of the two engines."""
+"""Export our translation model to CTranslate2, and compare the two engines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,12 +25,12 @@ from ..translation.decoding_rules import DecodingRules
 from ..translation.options import SearchOptions
 from .library_models import check_head_width, copy_to_export
 
-# Rows of the exported table of sinusoids. CTranslate2 computes none, so it is the longest text.
+# Rows of the exported table of sinusoids, and thus the longest text: CTranslate2 computes none.
 EXPORTED_POSITIONS = 2048
 
 
 class AiaynLoader(BartLoader):
-    """CTranslate2's loader of BART, whose parameter names are ours, adapted to our embeddings."""
+    """CTranslate2's loader for BART, adapted to our embeddings; parameter names are the same."""
 
     def set_common_layers(self, spec: Any, module: Any) -> None:
         """Copy embeddings, positions and final norm of our encoder or decoder to CTranslate2's."""
@@ -46,7 +46,7 @@ class AiaynLoader(BartLoader):
 
 
 def check_exportable(config: AiaynConfig) -> None:
-    """Check that CTranslate2 can express a configuration; the error names the unsupported field."""
+    """Check that CTranslate2 supports a configuration; the error names the unsupported field."""
     check_head_width(config, "CTranslate2")
     if config.activation_function not in _SUPPORTED_ACTIVATIONS:
         raise ValueError(
@@ -60,12 +60,12 @@ def export_ctranslate2(translator: Translator, folder: str | Path, quantization:
 
     Args:
         translator: The model and its tokenizers.
-        folder: The folder to create. It must not exist, or be empty.
-        quantization: CTranslate2's name of the type of the written weights.
+        folder: The folder to create. It must be new or empty.
+        quantization: CTranslate2's name for the type of the written weights.
 
     Raises:
-        ValueError: CTranslate2 cannot express the model, has no such quantization, or the
-            translator is an ensemble.
+        ValueError: CTranslate2 does not support the model or the quantization, or the translator is
+            an ensemble.
         OSError: The folder is not empty, or cannot be written.
     """
     folder = Path(folder)
@@ -75,7 +75,7 @@ def export_ctranslate2(translator: Translator, folder: str | Path, quantization:
     spec.optimize(quantization=quantization)
     with new_folder(folder) as unfinished:
         spec.save(str(unfinished))
-        # Its length limits and suppressed tokens are passed to CTranslate2 at each call.
+        # Each call passes its length limits and suppressed tokens to CTranslate2.
         translator.model.generation_config.save_pretrained(unfinished)
         translator.source_tokenizer.save_pretrained(unfinished / SOURCE_TOKENIZER_FOLDER)
         translator.target_tokenizer.save_pretrained(unfinished / TARGET_TOKENIZER_FOLDER)
@@ -90,7 +90,7 @@ def _filled_spec(translator: Translator) -> TransformerSpec:
         model.generation_config, model.lm_head.out_features
     )
     if rules.excluded_from_softmax:
-        # CTranslate2 only skips these ids. A low bias makes softmax give them 0, as in our search.
+        # CTranslate2 only skips these ids. A low bias gives them probability 0, as in our search.
         if model.lm_head.bias is None:
             model.lm_head.bias = nn.Parameter(torch.zeros(model.lm_head.out_features))
         rules.exclude_from_softmax(model.lm_head.bias.data)
@@ -104,7 +104,7 @@ def _filled_spec(translator: Translator) -> TransformerSpec:
     size = config.decoder_vocab_size or config.vocab_size
     spec.register_target_vocabulary(_vocabulary_list(target, size))
     spec.config.eos_token = target.convert_ids_to_tokens(rules.single_eos_token_id)
-    # CTranslate2 requires both names but uses neither: it gets known tokens only.
+    # CTranslate2 requires both names but uses neither, because it gets known tokens only.
     spec.config.bos_token = target.bos_token or spec.config.eos_token
     spec.config.unk_token = target.unk_token or spec.config.eos_token
     spec.config.decoder_start_token = target.convert_ids_to_tokens(config.decoder_start_token_id)
@@ -118,7 +118,7 @@ def _filled_spec(translator: Translator) -> TransformerSpec:
 
 
 def _empty_spec(config: AiaynConfig) -> TransformerSpec:
-    # A final norm has a place only in a specification of pre-norm.
+    # Only a pre-norm specification has a final norm.
     shared = {
         "pre_norm": config.norm_first or bool(config.final_norm),
         "no_final_norm": config.final_norm is False,
@@ -129,7 +129,7 @@ def _empty_spec(config: AiaynConfig) -> TransformerSpec:
         TransformerDecoderSpec(config.decoder_layers, config.decoder_attention_heads, **shared),
     )
     spec.encoder.pre_norm = spec.decoder.pre_norm = np.int8(config.norm_first)
-    # The attention that CTranslate2 returns is the mean of so many heads of the last layer.
+    # CTranslate2 returns the mean attention of this many heads of the last layer.
     spec.decoder.alignment_heads = np.int16(config.decoder_attention_heads)
     return spec
 
@@ -148,7 +148,7 @@ class ParityReport:
 
     texts: int
     identical: int
-    score_difference: float  # the largest one, in nats per token
+    score_difference: float  # the largest difference, in nats per token
 
     def __str__(self) -> str:
         share = 100 * self.identical / max(1, self.texts)

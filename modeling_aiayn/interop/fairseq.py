@@ -22,7 +22,7 @@ from .vocabularies import (
 )
 from .weight_names import DECODER_NORMS, ENCODER_NORMS, PROJECTIONS, NameTable
 
-# fairseq's first years stacked queries, keys and values in in_proj and numbered the norms.
+# Early versions of fairseq stacked queries, keys and values in in_proj and numbered the norms.
 FAIRSEQ_NAMES = NameTable(
     outside={
         "model.encoder.embed_tokens": "encoder.embed_tokens",
@@ -49,20 +49,20 @@ FAIRSEQ_NAMES = NameTable(
         ),
     },
 )
-# The first token's position: fairseq gives the id of padding, 1, to padding.
+# The first token's position: in fairseq, padding has the position 1, which is its id.
 FIRST_POSITION = 2
 # Options that our model does not have.
 UNSUPPORTED = (
     *("layernorm_embedding", "no_token_positional_embeddings", "adaptive_input"),
     *("no_cross_attention", "cross_self_attention", "adaptive_softmax_cutoff"),
 )
-# Up to this version of the format a pre-norm half does not end in a norm.
+# Up to these versions of the format, a pre-norm half does not end in a norm.
 NORMLESS_VERSIONS = {"encoder": 1, "decoder": 2}
 
 
 @dataclass(frozen=True)
 class FairseqOptions:
-    """The preparation of a fairseq model's texts, which its checkpoint does not contain."""
+    """How to prepare texts for a fairseq model, which its checkpoint does not contain."""
 
     source_dictionary: str | Path | None = HfArg(
         default=None, help="The source's dict.txt. Default: no tokenizer."
@@ -84,12 +84,12 @@ def read_fairseq(path: str | Path, options: FairseqOptions | None = None) -> For
 
     Args:
         path: The .pt file, of any version, pre-norm or post-norm.
-        options: The preparation of its texts. None: no tokenizer.
+        options: How to prepare texts. None: no tokenizer.
 
     Raises:
         OSError: A file is missing or damaged.
-        ValueError: The file is not such a model's, or our model does not support it. The message
-            names the option or tensor.
+        ValueError: The file does not contain such a model, or our model does not support it. The
+            message names the option or tensor.
     """
     checkpoint = read_checkpoint_file(path)
     tensors = dict(checkpoint.get("model") or {})
@@ -138,7 +138,7 @@ def _with_tokenizers(foreign: ForeignModel, options: FairseqOptions) -> ForeignM
 
 
 def check_architecture(options: Mapping[str, Any], path: str | Path) -> None:
-    """Check that a checkpoint's options are a transformer's, and that our model supports them."""
+    """Check that a checkpoint is a transformer, and that our model supports its options."""
     if "encoder_attention_heads" not in options:
         raise ValueError(f"{path} must be a checkpoint of a transformer that fairseq wrote.")
     for name in UNSUPPORTED:
@@ -179,7 +179,7 @@ def _fairseq_fields(options: Mapping[str, Any], tensors: Mapping[str, Tensor]) -
 
 
 def _has_final_norms(tensors: Mapping[str, Tensor]) -> bool:
-    """Tell whether the halves of a pre-norm model end in a norm, as in all but the oldest files."""
+    """Whether the halves of a pre-norm model end in a norm, as in all but the oldest files."""
     return all(
         version.numel() > 0 and bool(version.max() > oldest)
         for half, oldest in NORMLESS_VERSIONS.items()

@@ -1,4 +1,4 @@
-"""A model of another system as every importer returns it, and its conversion to ours."""
+"""The form in which importers return a model of another system, and its conversion to ours."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,17 +27,17 @@ class ForeignModel:
     config: AiaynConfig  # the same model's configuration in our fields
     taken: TakenWeights  # its weights under our names, in the system's own layout
     sinusoids: Sinusoids | None  # the layout of its sinusoids; None with learned positions
-    dtype: torch.dtype  # that its weights are stored in
-    # Whether layer norms divide by the sample's standard deviation (n - 1), and not by the root of
-    # the variance.
+    dtype: torch.dtype  # of its stored weights
+    # Whether layer norms divide by the sample standard deviation (n - 1) instead of the root of the
+    # variance.
     has_sample_deviation: bool = False
     generation_config: GenerationConfig | None = None  # its decoding options; None: our defaults
     source_tokenizer: PreTrainedTokenizerBase | None = None
     target_tokenizer: PreTrainedTokenizerBase | None = None  # if there is a second one
     # The model in the other system's own class, if that can be run here.
     peer: PreTrainedModel | None = field(default=None, repr=False)
-    # Fields of config that neither a tensor nor the user gave. Only outputs of the original prove
-    # them.
+    # Fields of config that neither a tensor nor the user gave. Only outputs of the original can
+    # confirm them.
     assumed_fields: tuple[str, ...] = ()
     repo_id: str | None = None  # on the Hub, if it was loaded from there
 
@@ -56,7 +56,7 @@ class ForeignModel:
 
 @dataclass(frozen=True)
 class ConfigOptions:
-    """What a plain state dict does not show."""
+    """Fields that a plain state dict does not contain."""
 
     config: dict[str, Any] | str | None = HfArg(
         default=None,
@@ -65,7 +65,7 @@ class ConfigOptions:
     )
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields, once they are known and include both numbers of heads."""
+        """Return the fields; check that all are known, and that both numbers of heads are given."""
         fields = mapping_in("config", self.config)
         check_config_fields(fields, "config")
         for name in ("encoder_attention_heads", "decoder_attention_heads"):
@@ -75,7 +75,7 @@ class ConfigOptions:
 
 
 def mapping_in(flag: str, given: dict[str, Any] | str | None) -> dict[str, Any]:
-    """Return the mapping in an option: itself, or the YAML that a user typed."""
+    """Return an option as a mapping, parsed from YAML if a user typed it."""
     return given if isinstance(given, dict) else parse_mapping(flag, given)
 
 
@@ -89,10 +89,10 @@ def read_foreign(
 ) -> ForeignModel:
     """Build a foreign model from its tensors and the fields of its configuration.
 
-    Vocabulary sizes, tied matrices, the layout of positions and, if not given, numbers of layers,
-    widths and the type of the weights are inferred from the tensors. `positions` are its sinusoids
-    from the first token's position on, [n, D]; None if its positions are learned. `more` are other
-    fields of `ForeignModel`.
+    Vocabulary sizes, tied matrices and the layout of positions are inferred from the tensors. So
+    are numbers of layers, widths and the type of the weights if they are not given. `positions` are
+    the sinusoids, first token first, [n, D]; None if positions are learned. `more` are other fields
+    of `ForeignModel`.
     """
     names = ("model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
     source, target, output = (table.get(tensors, f"{name}.weight") for name in names)
@@ -125,7 +125,7 @@ def read_foreign(
 def convert(foreign: ForeignModel) -> AiaynForConditionalGeneration:
     """Convert a foreign model to ours, in the type of its weights and in evaluation mode."""
     weights, dtype = foreign.taken.weights, foreign.dtype
-    if foreign.has_sample_deviation:  # the new gains have no exact value in a smaller type
+    if foreign.has_sample_deviation:  # a smaller type would round the new gains
         weights, dtype = fold_sample_deviation(weights), torch.float32
     with torch.device("meta"):  # the memory is filled once, tensor by tensor
         model = AiaynForConditionalGeneration(foreign.config).to(dtype)

@@ -26,7 +26,7 @@ def read_fsmt(
 ) -> ForeignModel:
     """Read an FSMT model: post-norm, attention biases, sinusoids in two halves.
 
-    Its first token has the position `pad_token_id` + 1. Arguments and errors are as for
+    Its first token has the position `pad_token_id` + 1. For arguments and errors, see
     `read_marian`.
     """
     model, more = open_peer(FSMTForConditionalGeneration, source, options, fsmt_tokenizers)

@@ -1,4 +1,4 @@
-"""Writing a foreign model as a folder that AutoModelForSeq2SeqLM, Translator and trainers open."""
+"""Write a foreign model as a folder that AutoModelForSeq2SeqLM, Translator and trainers open."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -51,14 +51,14 @@ def import_model(
     examples: Examples | None = None,
     show_progress: bool = False,
 ) -> ImportReport:
-    """Convert a foreign model, check that it is the same model, and write it.
+    """Convert a foreign model, check that the outputs are the same, and write it.
 
     Args:
         foreign: The model that one of the readers returned.
-        folder: The folder to create. It must not exist, or be empty.
+        folder: The folder to create. It must be new or empty.
         sources: Number of random sources to compare on.
         dtype: Type of the written weights. None: the type that they were stored in.
-        license: The weights' licence, for the model card.
+        license: The license of the weights, for the model card.
         examples: Outputs of the original module, to compare with.
         show_progress: Whether to show a progress bar on stderr.
 
@@ -67,8 +67,8 @@ def import_model(
 
     Raises:
         OSError: The folder is not empty, or cannot be written.
-        ValueError: The converted model differs from the original, or nobody says what its weights
-            do not show; nothing is written then.
+        ValueError: The converted model differs from the original, or fields that the weights do not
+            show are not given. Nothing is written in this case.
     """
     folder = Path(folder)
     check_unused(folder)

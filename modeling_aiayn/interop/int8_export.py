@@ -1,4 +1,4 @@
-"""Folders with weights in 8 bits, for `Translator`."""
+"""Write folders with weights in 8 bits, for `Translator`."""
 
 import json
 from pathlib import Path
@@ -28,15 +28,15 @@ from modeling_aiayn.translation import Translator
 translator = Translator.from_pretrained("{title}")  # of a repository: hub=True
 ```
 """
-# Fields of the original's card that hold for its rounded weights too.
+# Fields of the original card that also apply to the rounded weights.
 KEPT_METADATA = ("language", "license", "datasets", "base_model")
 
 
 def export_int8(translator: Translator, folder: str | Path, card: str | Path | None = None) -> int:
     """Write a model and its tokenizers as a folder that `Translator` opens.
 
-    The folder must not exist, or be empty. card is the model's own: the new one has its languages,
-    licence, data and base model. Returns the size of the written weights in bytes.
+    The folder must be new or empty. card is the original model's card; the new card copies its
+    languages, license, data and base model. Returns the size of the written weights in bytes.
 
     Raises:
         ValueError: The translator is an ensemble, or runs an exported model.
@@ -45,9 +45,9 @@ def export_int8(translator: Translator, folder: str | Path, card: str | Path | N
     model = single_model(translator)
     with new_folder(Path(folder)) as unfinished:
         save_int8_weights(model, unfinished / INT8_WEIGHTS_NAME)
-        # Without the code that save_pretrained would add: AutoModel cannot read these weights.
+        # Add no code, as save_pretrained would do: AutoModel cannot read these weights.
         config = model.config.to_dict()
-        for name in ("auto_map", "_name_or_path"):  # the latter may be a path of this machine
+        for name in ("auto_map", "_name_or_path"):  # the latter may be a local path
             config.pop(name, None)
         config["dtype"] = "float32"  # weights are loaded in this type
         write_file(unfinished / CONFIG_NAME, json.dumps(config, indent=2) + "\n")

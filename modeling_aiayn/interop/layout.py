@@ -1,4 +1,4 @@
-"""Foreign weights are changed to fit our model; the model gets no options for them.
+"""Change foreign weights to fit our model, so that the model needs no options for them.
 
 The residual stream's D dimensions have no order of their own: a permutation of them in all weight
 matrices gives the same model. Only position encodings fix the order. Marian, for example, stores
@@ -22,7 +22,7 @@ RESIDUAL_DIMENSIONS = {
 }
 PAPER_BASE = 10000.0
 FIRST_POSITIONS = range(5)
-# Positions compared to recognise a table.
+# Number of positions that are compared to recognize a table.
 RECOGNISED_BY = 64
 # Largest difference from the formula; some tables are stored in float16.
 TOLERANCE = 2e-3
@@ -30,7 +30,7 @@ TOLERANCE = 2e-3
 
 @dataclass(frozen=True)
 class Sinusoids:
-    """The difference between a table of sinusoids, [n, D], and section 3.5's."""
+    """How a table of sinusoids, [n, D], differs from section 3.5's."""
 
     base: float  # of the wavelengths
     offset: int  # position of the first token
@@ -45,12 +45,12 @@ class Sinusoids:
 
 
 def interleaved_from_halves(d_model: int) -> Tensor:
-    """Return the index of each interleaved dimension among halves: 0, D/2, 1, D/2 + 1, ..., [D]."""
+    """Return the index, in halves, of each interleaved dimension: 0, D/2, 1, D/2 + 1, ..., [D]."""
     return torch.arange(d_model).view(2, -1).T.flatten()
 
 
 def recognise_sinusoids(table: Tensor) -> Sinusoids | None:
-    """Recognise a table of sinusoids, [n, D], from the first token's position on.
+    """Recognize a table of sinusoids, [n, D], that begins with the first token's position.
 
     The wavelengths may form D / 2 steps, as in the paper, or D / 2 - 1, as in Tensor2Tensor; the
     latter equals base 10000^(D / (D - 2)). The result is None if the table holds something else.
@@ -83,7 +83,7 @@ def shared_position_table(tensors: Mapping[str, Tensor], source: str, target: st
 
 
 def reorder_residual(weights: Mapping[str, Tensor], order: Tensor) -> dict[str, Tensor]:
-    """Permute the residual stream in every parameter: `order` holds the present indices, [D]."""
+    """Permute the residual stream in every parameter: `order` holds the current indices, [D]."""
     reordered = dict(weights)
     for name, weight in weights.items():
         for pattern, dimension in RESIDUAL_DIMENSIONS.items():
@@ -93,9 +93,9 @@ def reorder_residual(weights: Mapping[str, Tensor], order: Tensor) -> dict[str, 
 
 
 def fold_sample_deviation(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Convert layer norms that divide by the sample's deviation to ones that use the variance.
+    """Convert layer norms that divide by the sample deviation to norms that use the variance.
 
-    The sample's deviation divides by n - 1 and the variance by n, so each gain is multiplied by
+    The sample deviation divides by n - 1 and the variance by n, so each gain is multiplied by
     sqrt((n - 1) / n). The foreign epsilon is added to the deviation: give our model its square.
     """
     return {

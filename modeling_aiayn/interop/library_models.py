@@ -1,4 +1,4 @@
-"""Models in classes of transformers, called peers of ours, and checks that exports share."""
+"""Load models in transformers' own classes, called peers, and check models before an export."""
 
 import copy
 import fnmatch
@@ -23,7 +23,7 @@ from .weight_names import NameTable
 
 # Tokenizers of source and target; None for a missing one.
 Tokenizers = tuple[PreTrainedTokenizerBase | None, PreTrainedTokenizerBase | None]
-# Configuration fields of the same name and meaning.
+# Configuration fields that have the same name and meaning in peers.
 SHARED_FIELDS = (
     *("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
     *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
@@ -35,7 +35,7 @@ SHARED_FIELDS = (
 
 @dataclass(frozen=True)
 class HubOptions:
-    """Where the model is."""
+    """The location of the model."""
 
     hub: bool = HfArg(default=False, help="--source is a repository on the Hub.")
 
@@ -78,12 +78,12 @@ def open_peer(
 
 
 def _load_peer(model_class: type[PreTrainedModel], folder: Path) -> PreTrainedModel:
-    """Load a model in the type of its weights. Torch reads pickled ones without running code."""
+    """Load a model in the type of its weights. Pickled weights are read without running code."""
     check_model_folder(folder)
     check_index(folder, {})
     wanted = model_class.config_class.model_type
     found = read_json_object(folder / "config.json").get("model_type")
-    if found != wanted:  # transformers would take the names that both have
+    if found != wanted:  # transformers would load the weights whose names match
         raise ValueError(f"{folder}: the model must have the type {wanted}, got {found}.")
     with named_weight_errors(folder):
         model, loading_info = model_class.from_pretrained(
@@ -91,7 +91,7 @@ def _load_peer(model_class: type[PreTrainedModel], folder: Path) -> PreTrainedMo
             dtype="auto",
             local_files_only=True,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # check_weights names the weight
+            ignore_mismatched_sizes=True,  # check_weights reports the weight
         )
     # Sinusoids are computed; files that fairseq wrote do not contain them.
     missing = loading_info["missing_keys"]
@@ -113,12 +113,12 @@ def read_peer(
     """Build a foreign model from a peer, whose first token has the given position.
 
     `more` comes from `open_peer`. `tensors` replace tensors of the peer's state dict. `fields` are
-    fields of our configuration beside `SHARED_FIELDS`.
+    fields of our configuration in addition to `SHARED_FIELDS`.
     """
     _compute_positions(peer)
     sinusoids: Any = peer.model.encoder.embed_positions
     positions = next(sinusoids.parameters(), None)
-    if positions is None:  # M2M-100's are a buffer
+    if positions is None:  # M2M-100 has a buffer
         positions = sinusoids.weights
     return read_foreign(
         system,
@@ -139,20 +139,20 @@ def read_peer(
 
 
 def _compute_positions(peer: PreTrainedModel) -> None:
-    """Compute a peer's positions anew in float32, because stored ones may be rounded."""
+    """Recompute a peer's positions in float32, because stored positions may be rounded."""
     for half in (peer.model.encoder, peer.model.decoder):
         positions = half.embed_positions.float()
         for tensor in (*positions.parameters(), *positions.buffers()):
-            tensor._is_hf_initialized = False  # or the library would keep it
+            tensor._is_hf_initialized = False  # otherwise transformers would keep it
         peer._init_weights(positions)
 
 
 def _own_generation_config(peer: PreTrainedModel) -> GenerationConfig:
     """Copy the generation config; older models keep some of its options in their configuration."""
     decoding = copy.deepcopy(peer.generation_config)
-    # Translator's defaults then follow this configuration, by the penalty of generate().
+    # Translator's defaults then follow this configuration, with generate()'s length penalty.
     decoding.length_normalization = "power"
-    decoding._from_model_config = False  # or this field would not be read from the saved file
+    decoding._from_model_config = False  # otherwise this field of a saved file is ignored
     for name in ("decoder_start_token_id", "forced_eos_token_id", "bad_words_ids", "num_beams"):
         if getattr(decoding, name, None) is None:
             setattr(decoding, name, getattr(peer.config, name, None))
@@ -192,7 +192,7 @@ def save_tokenizers(translator: Translator, folder: Path) -> None:
 
 
 def check_head_width(config: AiaynConfig, system: str) -> None:
-    """Check that heads have the width that a system computes for them."""
+    """Check that heads have the width that a system expects, d_model / heads."""
     for half in ("encoder", "decoder"):
         heads = getattr(config, f"{half}_attention_heads")
         width = config.get_text_config(**{half: True}).head_dim
@@ -204,7 +204,7 @@ def check_head_width(config: AiaynConfig, system: str) -> None:
 
 
 def library_generation_config(model: AiaynForConditionalGeneration) -> GenerationConfig:
-    """Copy the decoding options that transformers has."""
+    """Copy the decoding options that transformers supports."""
     options = copy.deepcopy(model.generation_config)
     for name in ("max_tokens_beyond_source", "length_normalization"):
         vars(options).pop(name, None)

@@ -30,7 +30,7 @@ M2M100_NAMES = NameTable(
 
 @dataclass(frozen=True)
 class M2M100Options(HubOptions):
-    """Where the model is, and the part of its vocabulary to keep."""
+    """The location of the model, and the part of its vocabulary to keep."""
 
     keep_tokens_of: list[str] | None = HfArg(
         default=None,
@@ -45,7 +45,7 @@ def read_m2m100(
     """Read an M2M-100, NLLB-200 or SMaLL-100 model: pre-norm, biases, sinusoids in two halves.
 
     Its first token has the position `pad_token_id` + 1, and its decoder starts from `</s>`.
-    Arguments and errors are as for `read_marian`, and errors also as for `trim_vocabulary`.
+    For arguments and errors, see `read_marian`; for more errors, see `trim_vocabulary`.
     """
     model, more = open_peer(M2M100ForConditionalGeneration, source, options, m2m100_tokenizers)
     if options is not None and options.keep_tokens_of:
@@ -58,10 +58,10 @@ def read_m2m100(
 
 
 def m2m100_tokenizers(folder: Path) -> Tokenizers:
-    """Load the tokenizer in its own class; it puts the tag of a language before or after a text.
+    """Load the tokenizer in its own class, which adds a language tag before or after a text.
 
-    M2M-100's and SMaLL-100's need the package sentencepiece. SMaLL-100's own class is code in its
-    folder, and differs by its tag alone, which is the target's.
+    The tokenizers of M2M-100 and SMaLL-100 need the package sentencepiece. SMaLL-100's own class is
+    code in its folder. It differs only in its tag, which is the target language's.
     """
     whole = load_if_present(M2M100Tokenizer, folder, "vocab.json")
     if whole is None:
@@ -70,5 +70,5 @@ def m2m100_tokenizers(folder: Path) -> Tokenizers:
     found = read_json_object(settings) if settings.is_file() else {}
     if found.get("tokenizer_class") == "SMALL100Tokenizer":
         whole.init_kwargs[TAG_SETTING] = "target"
-        whole.init_kwargs.pop("auto_map", None)  # of the code
+        whole.init_kwargs.pop("auto_map", None)  # names the code
     return whole, None

@@ -30,12 +30,12 @@ def read_marian(
 ) -> ForeignModel:
     """Read a MarianMTModel: post-norm, biases everywhere, sinusoids in two halves.
 
-    Its decoder starts from the padding token. Where a source is padded on the left, Marian counts
-    the padding as positions; our model counts real tokens only.
+    Its decoder starts from the padding token. If a source is padded on the left, Marian counts the
+    padding as positions; our model counts real tokens only.
 
     Args:
         source: The model, its folder, or its repository. The tokenizers are read too.
-        options: Where the model is. None: in a folder.
+        options: The location of the model. None: a folder.
 
     Raises:
         OSError: There is no such model, or it cannot be read.
@@ -50,9 +50,9 @@ def read_marian(
 def marian_tokenizers(folder: Path) -> Tokenizers:
     """Load a Marian folder's tokenizers, one for each language.
 
-    OPUS-MT's are kept in Marian's class, which needs the package sentencepiece: no fast tokenizer
-    splits a text in the same way where a piece is missing from the vocabulary. A folder that
-    `export_marian` wrote of our own models has fast tokenizers.
+    OPUS-MT's tokenizers stay in Marian's class, which needs the package sentencepiece: fast
+    tokenizers split texts differently if a piece is missing from the vocabulary. Folders that
+    `export_marian` wrote for our own models have fast tokenizers.
     """
     whole = load_if_present(MarianTokenizer, folder, "source.spm")
     if whole is None:

@@ -1,4 +1,4 @@
-"""Export of our model as a MarianMTModel, for software that knows the classes of transformers."""
+"""Export our model as a MarianMTModel, for software that supports classes of transformers."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ from .library_models import (
 from .marian import MARIAN_NAMES
 from .parity import SOURCES, ImportReport, compare_models
 
-# Rows of the exported table of positions, which is Marian's longest text.
+# Rows of the exported table of positions, which limit the length of a text in Marian.
 MARIAN_POSITIONS = 1024
 # Marian always adds 1e-5 to a variance; the paper's model here adds 1e-6. Variances are about 1, so
 # logits differ by about 1e-5 of the largest.
@@ -33,7 +33,7 @@ NORM_TOLERANCE = 1e-4
 
 
 def check_marian_supports(config: AiaynConfig) -> None:
-    """Check that MarianMTModel can express a configuration; the error names the wrong field."""
+    """Check that MarianMTModel supports a configuration; the error names the unsupported field."""
     needed = {
         "norm_first": False,
         "final_norm": False,
@@ -56,7 +56,7 @@ def check_marian_supports(config: AiaynConfig) -> None:
 def to_marian(model: AiaynForConditionalGeneration) -> MarianMTModel:
     """Convert a translation model to Marian's class, in float32, with sinusoids in two halves.
 
-    Its layer norms add 1e-5 to the variance, whatever the model's add.
+    Its layer norms always add 1e-5 to the variance, even if the model adds less.
     """
     config = model.config
     check_marian_supports(config)
@@ -98,11 +98,10 @@ def export_marian(
 ) -> ImportReport:
     """Write a translation model and its tokenizers as a folder that MarianMTModel opens.
 
-    The folder must not exist, or be empty. Returns the comparison of the two models on random
-    sources.
+    The folder must be new or empty. Returns the comparison of the two models on random sources.
 
     Raises:
-        ValueError: MarianMTModel cannot express the model, or the two differ; nothing is written.
+        ValueError: MarianMTModel does not support the model, or both differ; nothing is written.
         OSError: The folder is not empty, or cannot be written.
     """
     folder = Path(folder)
@@ -122,7 +121,7 @@ def export_marian(
 
 
 def _join_tokenizers(folder: Path) -> None:
-    """Let Marian's class, which decodes with target.spm, read a folder with two vocabularies."""
+    """Add files so that Marian's class, which decodes with target.spm, reads two vocabularies."""
     target = folder / TARGET_TOKENIZER_FOLDER
     shutil.copyfile(target / "source.spm", folder / "target.spm")
     shutil.copyfile(target / "vocab.json", folder / "target_vocab.json")
@@ -132,7 +131,7 @@ def _join_tokenizers(folder: Path) -> None:
 
 
 def _stored_dtype(model: AiaynForConditionalGeneration) -> torch.dtype:
-    """The type that holds a model's weights exactly: float16 if they were loaded from float16."""
+    """Return the type that holds a model's weights exactly: float16 if loaded from float16."""
     if model.dtype == torch.float32 and model.config.dtype == torch.float16:
         weights = model.state_dict().values()
         if all(torch.equal(weight, weight.half().float()) for weight in weights):

@@ -1,7 +1,7 @@
-"""Export of a translation model to ONNX, in the files that transformers.js and optimum read.
+"""Export a translation model to ONNX, in the files that transformers.js and optimum read.
 
-The graphs are our own layers, traced by torch. The folder's configuration names Marian's class,
-because both clients choose by it how to call an encoder-decoder: inputs and outputs are Marian's.
+The graphs are our own layers, traced by torch. Inputs and outputs are Marian's, and the folder's
+configuration names Marian's class: it tells both clients how to call an encoder-decoder.
 """
 
 import logging
@@ -32,11 +32,11 @@ from .library_models import (
 )
 
 OPSET = 18
-# Subfolder of the graphs, and the names in it; int8 graphs have the suffix that both clients know.
+# Subfolder of the graphs, and their names; int8 graphs have the suffix that both clients expect.
 FOLDER = "onnx"
 ENCODER, DECODER = "encoder_model", "decoder_model_merged"
 SUFFIXES = {"float32": "", "int8": "_quantized"}
-# The clients' limit for a translation, in tokens, where the model has none.
+# The clients' limit for a translation, in tokens, if the model has none.
 LONGEST_OUTPUT = 512
 
 
@@ -105,7 +105,7 @@ class DecoderGraph(nn.Module):
 
 
 class CacheHalf:
-    """Keys and values of one kind of attention, which begin at `first` of a layer's 4 tensors."""
+    """Keys and values of one kind of attention, at `first` and the next of a layer's 4 tensors."""
 
     def __init__(self, tensors: list[Tensor], first: int) -> None:
         self.tensors, self.first = tensors, first
@@ -144,12 +144,12 @@ def export_onnx(
 
     Args:
         translator: The model and its tokenizer.
-        folder: The folder to create. It must not exist, or be empty.
-        dtypes: Types of the weights, "float32", "int8" or both; each has files of its own.
+        folder: The folder to create. It must be new or empty.
+        dtypes: Types of the weights, "float32", "int8" or both; each has its own files.
         show_progress: Whether to show a progress bar on stderr.
 
     Raises:
-        ValueError: The clients cannot express the model: it is an ensemble, has two vocabularies,
+        ValueError: The clients do not support the model: it is an ensemble, has two vocabularies,
             or heads of an unusual width.
         OSError: The folder is not empty, or cannot be written.
     """
@@ -179,7 +179,7 @@ def export_onnx(
 
 
 def client_config(config: AiaynConfig) -> MarianConfig:
-    """The configuration from which clients read sizes and special tokens."""
+    """Make the configuration from which clients read sizes and special tokens."""
     marian = MarianConfig(
         **{name: getattr(config, name) for name in SHARED_FIELDS},
         vocab_size=config.vocab_size,
@@ -188,13 +188,13 @@ def client_config(config: AiaynConfig) -> MarianConfig:
         forced_eos_token_id=None,
         architectures=["MarianMTModel"],
     )
-    # transformers.js computes the shape of all cached keys from it, and the decoder caches them.
+    # transformers.js computes the shape of all cached keys from it, but they are the decoder's.
     marian.encoder_attention_heads = config.decoder_attention_heads
     return marian
 
 
 def client_generation_config(model: AiaynForConditionalGeneration) -> GenerationConfig:
-    """The model's decoding rules: greedy, because transformers.js has no beam search."""
+    """Return the model's decoding rules: greedy, because transformers.js has no beam search."""
     found = library_generation_config(model)
     found.num_beams, found.length_penalty = 1, 1.0
     found.early_stopping, found.num_return_sequences = False, 1
@@ -220,7 +220,7 @@ def _write_decoder(model: AiaynForConditionalGeneration, path: Path) -> None:
     config = model.config
     dim = torch.export.Dim
     batch, source = {0: dim("batch_size")}, {1: dim("encoder_sequence_length")}
-    halves = {"decoder": 3, "encoder": 2}  # with example lengths of their caches
+    halves = {"decoder": 3, "encoder": 2}  # example lengths of their caches
     sides = [(half, side) for half in halves for side in ("key", "value")]
     names = [f"{n}.{half}.{side}" for n in range(config.decoder_layers) for half, side in sides]
     lengths = {half: dim(f"past_{half}_sequence_length") for half in halves}
@@ -264,7 +264,7 @@ def _export(graph: nn.Module, arguments: tuple[Any, ...], path: Path, **options:
         program = torch.onnx.export(
             graph.eval(), arguments, dynamo=True, opset_version=OPSET, verbose=False, **options
         )
-    if program is not None:  # always, with dynamo
+    if program is not None:  # always true with dynamo
         program.save(str(path))
 
 
@@ -273,6 +273,6 @@ def write_int8(path: Path, output: Path) -> None:
     with TemporaryDirectory() as folder, _without_messages():
         with_shapes = Path(folder, path.name)
         quant_pre_process(path, with_shapes, skip_optimization=True, skip_symbolic_shape=True)
-        # reduce_range keeps weights in 7 bits: without VNNI, two 8-bit products overflow 16 bits.
+        # reduce_range limits weights to 7 bits: without VNNI, two 8-bit products overflow 16 bits.
         options = {"weight_type": QuantType.QInt8, "per_channel": True, "reduce_range": True}
         quantize_dynamic(with_shapes, output, **options)

@@ -29,12 +29,12 @@ OPENNMT_NAMES = NameTable(
     encoder_norms=("layer_norm", "feed_forward.layer_norm"),
     decoder_norms=("layer_norm_1", "layer_norm_2", "feed_forward.layer_norm"),
     left_out={r"(en|de)coder\.embeddings\.make_embedding\.pe\.pe": "sinusoids are computed"},
-    # The options add_qkvbias and add_ffnbias switch them on.
+    # The options add_qkvbias and add_ffnbias enable them.
     optional_biases=(r".*_attn\.[qkv]_proj\.bias", r".*\.fc[12]\.bias"),
 )
 POSITION_TABLES = [f"{half}.embeddings.make_embedding.pe.pe" for half in ("encoder", "decoder")]
 OPENNMT_LAYER_NORM_EPS = 1e-6
-# The values of its options that our model supports, the default first.
+# The values of OpenNMT-py's options that our model supports, the default first.
 SUPPORTED: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("encoder_type", "decoder_type"), ("transformer",)),
     **dict.fromkeys(("copy_attn", "parallel_residual", "multiquery", "aan_useffn"), (False,)),
@@ -48,14 +48,14 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class OpenNmtOptions:
-    """Nothing: a checkpoint of OpenNMT-py contains all."""
+    """No options: a checkpoint of OpenNMT-py contains all settings."""
 
 
 def read_opennmt(path: str | Path, _: OpenNmtOptions | None = None) -> ForeignModel:
     """Read an OpenNMT-py transformer: pre-norm, a biased output, sources without `</s>`.
 
-    In files of its first years the norms are called a_2 and b_2 and divide by the sample's
-    deviation. The tokenizers expect texts that are cut into pieces with spaces between them.
+    In early files, the norms are called a_2 and b_2 and divide by the sample standard deviation.
+    The tokenizers expect texts that are already split into pieces, with spaces between them.
 
     Args:
         path: A .pt file of version 3, whose vocabularies are lists. Convert older files with
@@ -63,8 +63,8 @@ def read_opennmt(path: str | Path, _: OpenNmtOptions | None = None) -> ForeignMo
 
     Raises:
         OSError: A file is missing or damaged.
-        ValueError: The file is not such a model's, or our model does not support it. The message
-            names the option or tensor.
+        ValueError: The file does not contain such a model, or our model does not support it. The
+            message names the option or tensor.
     """
     checkpoint = read_checkpoint_file(path)
     options, vocabulary = options_in(checkpoint.get("opt")), checkpoint.get("vocab")
@@ -104,7 +104,7 @@ def read_opennmt(path: str | Path, _: OpenNmtOptions | None = None) -> ForeignMo
 
 
 def _weights(checkpoint: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
-    """Return the weights, also from the file beside it that -save_format safetensors writes."""
+    """Return the weights, perhaps from the file beside it (-save_format safetensors)."""
     if "model" not in checkpoint:
         return read_checkpoint_file(path.with_suffix(".safetensors"))
     generator = checkpoint.get("generator") or {}
@@ -116,7 +116,7 @@ def _weights(checkpoint: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
 
 def _opennmt_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     def dropout(name: str) -> float:
-        """Return a rate; OpenNMT-py may have a list of them, one for each stage of training."""
+        """Return a rate: the first, if OpenNMT-py has a list with one for each training stage."""
         value = options.get(name) or 0.0
         return float(value[0] if isinstance(value, list) else value)
 

@@ -1,4 +1,4 @@
-"""The comparison that proves that an imported or exported model is the same model."""
+"""Compare an imported or exported model with the original."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -18,15 +18,15 @@ from ..modeling_aiayn import AiaynForConditionalGeneration
 from .pickled import read_checkpoint_file
 
 SOURCES = 50
-# In tokens.
+# Lengths in tokens.
 LONGEST_SOURCE = 24
 LONGEST_OUTPUT = 16
 BATCH_SIZE = 10
-# Sources of a batch times entries of the vocabulary, at most: each token has V logits.
+# Maximum of sources in a batch times vocabulary size: each token has V logits.
 LOGITS = 1_000_000
-# Largest difference of logits, as a share of the largest logit.
+# Maximum difference of logits, relative to the largest logit.
 TOLERANCE = 1e-5
-# The same, from outputs of the original module in each type.
+# The same for the outputs of the original module, by their type.
 EXAMPLE_TOLERANCES = {torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
@@ -34,8 +34,8 @@ EXAMPLE_TOLERANCES = {torch.bfloat16: 5e-2, torch.float16: 1e-2}
 class ImportReport:
     """Agreement between a model and its import on random sources.
 
-    Random sources show that tensors are in their places. They cannot show that the original module
-    computes what the configuration says, unless the reference is the original itself.
+    Random sources show that tensors are in their places. They cannot show that the configuration
+    describes the original module, unless the reference is the original itself.
     """
 
     reference: str  # the model that ours was compared with
@@ -43,14 +43,14 @@ class ImportReport:
     right_padded: float  # largest difference of a logit, with sources padded on the right
     left_padded: float  # the same with our sources padded on the left
     largest_logit: float
-    greedy: int  # equal greedy outputs
-    beam: int  # equal outputs of beam search with four beams
+    greedy: int  # number of equal greedy outputs
+    beam: int  # number of equal outputs with four beams
     examples: str | None = None  # comparison with outputs of the original module
 
     def check(self, tolerance: float = TOLERANCE) -> None:
-        """Check that outputs are equal and logits differ by at most a share of the largest."""
+        """Check that outputs are equal, and that logits differ by at most tolerance (relative)."""
         limit = tolerance * max(1.0, self.largest_logit)
-        is_close = self.right_padded <= limit and self.left_padded <= limit  # not NaN
+        is_close = self.right_padded <= limit and self.left_padded <= limit  # false for NaN
         if not (is_close and self.greedy == self.beam == self.sources):
             raise ValueError(
                 "The model must be the same as the original, but they differ. Nothing was "
@@ -76,7 +76,7 @@ class ImportReport:
 class Examples:
     """Inputs of the original module, in evaluation mode, and its outputs.
 
-    Weights do not show fields such as norm_first or the number of heads. Only outputs prove them.
+    Weights do not show fields such as norm_first or the number of heads. Outputs confirm them.
     """
 
     input_ids: Tensor  # sources, [N, S]
@@ -111,9 +111,9 @@ class Examples:
 
 @contextmanager
 def computing_in(dtype: torch.dtype, model: nn.Module) -> Iterator[None]:
-    """Let a model compute in a type. Only the layer that computes has its weights in that type.
+    """Let a model compute in a type. Each layer has weights in this type only while it computes.
 
-    A copy of the whole model would take more memory than a large model leaves.
+    A large model may leave too little memory for a copy of all its weights.
     """
     stored: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {}
 
@@ -136,7 +136,7 @@ def computing_in(dtype: torch.dtype, model: nn.Module) -> Iterator[None]:
 
 
 def _parts(module: nn.Module) -> Iterator[nn.Module]:
-    """The layers of a model, and the modules outside them."""
+    """Yield the layers of a model, and the modules outside of layers."""
     for child in module.children():
         is_part = isinstance(module, nn.ModuleList) or not any(True for _ in child.children())
         yield from [child] if is_part else _parts(child)
@@ -154,8 +154,8 @@ def compare_models(
 ) -> ImportReport:
     """Compare two models' logits, greedy outputs and beam-search outputs on random sources.
 
-    Both compute in `dtype`, and keep the type of their weights. The report calls the other model
-    `name`. `positions` is the longest text that both models accept, in tokens.
+    Both compute in `dtype`; the type of their weights does not change. The report calls the other
+    model `name`. `positions` is the longest text that both models accept, in tokens.
     """
     texts = _random_sources(ours.config, sources, min(positions, LONGEST_SOURCE))
     differences = []
@@ -174,7 +174,7 @@ def compare_models(
 
 
 def _random_sources(config: AiaynConfig, count: int, longest: int) -> list[Tensor]:
-    """Draw ids, [S], of up to `longest` tokens; the end is the only special token in them."""
+    """Draw random sources, [S], of up to `longest` ids; only the last id, `</s>`, is special."""
     generator = torch.Generator().manual_seed(0)
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
     special = {config.bos_token_id, config.pad_token_id, config.decoder_start_token_id, *ends}
@@ -198,7 +198,7 @@ def _padded_batch(rows: Sequence[Tensor], pad_token_id: int, side: str) -> tuple
 def _logit_differences(
     ours: AiaynForConditionalGeneration, reference: PreTrainedModel, batch: Sequence[Tensor]
 ) -> tuple[float, float, float]:
-    """Compute the largest differences with ours padded right and left, and the largest logit."""
+    """Return the largest differences, with ours padded right and left, and the largest logit."""
     config = ours.config
     start = torch.full((len(batch), 1), config.decoder_start_token_id)
     # Any ids can be a target: each source's target is the next source without its end.
@@ -214,7 +214,7 @@ def _logit_differences(
     for side in ("right", "left"):
         ids, mask = _padded_batch(batch, config.pad_token_id, side)
         logits = ours(ids, attention_mask=mask, decoder_input_ids=decoder_input_ids).logits[is_real]
-        differences.append(float(logits.sub_(expected).abs_().max()))  # a row has V logits
+        differences.append(float(logits.sub_(expected).abs_().max()))  # in place: V logits per row
     return differences[0], differences[1], float(expected.abs().max())
 
 

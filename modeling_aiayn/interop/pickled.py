@@ -1,4 +1,4 @@
-"""Reading pickled checkpoints without running code from them."""
+"""Read pickled checkpoints without running their code."""
 
 import argparse
 import re
@@ -17,10 +17,10 @@ PREFIXES = ("module.", "model.", "_orig_mod.")
 
 
 class Meter:
-    """A placeholder for the training statistics in fairseq's checkpoints, which nobody reads."""
+    """A placeholder for the training statistics in fairseq's checkpoints, which are not used."""
 
 
-# A checkpoint may hold these beside tensors and Python's own types.
+# A checkpoint may hold these in addition to tensors and Python's own types.
 ALLOWED: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
     argparse.Namespace,
     *(
@@ -56,9 +56,9 @@ def read_checkpoint_file(path: str | Path) -> dict[str, Any]:
 
 
 def read_state_dict(source: str | Path | Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return a copy of a state dict, or read it from a file, without entries that wrap it.
+    """Return a copy of a state dict, or read it from a file; remove entries that wrap it.
 
-    DataParallel, Lightning and torch.compile also put a prefix before each name.
+    Also remove the prefixes that DataParallel, Lightning and torch.compile put before each name.
     """
     state = dict(source) if isinstance(source, Mapping) else read_checkpoint_file(source)
     state = next((state[name] for name in ENTRIES if isinstance(state.get(name), Mapping)), state)

@@ -1,4 +1,4 @@
-"""A foreign model computed by torch's own layers, which an import is compared with."""
+"""A foreign model computed by torch's own layers, to compare with the imported model."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ class SampleDeviationNorm(nn.LayerNorm):
     """The Annotated Transformer's layer norm, which divides by the sample's deviation."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise states, [..., D]."""
+        """Normalize states, [..., D]."""
         centred = input - input.mean(-1, keepdim=True)
         deviation = input.std(-1, keepdim=True) + math.sqrt(self.eps)
         return self.weight * centred / deviation + self.bias
@@ -114,7 +114,7 @@ def _torch_stack(foreign: ForeignModel, half: str) -> nn.Module:
         "nhead": getattr(config, f"{half}_attention_heads"),
         "dim_feedforward": getattr(config, f"{half}_ffn_dim"),
         "dropout": 0.0,
-        # torch's fused path would ignore SampleDeviationNorm. An unknown activation disables it.
+        # torch's fused path would ignore SampleDeviationNorm. This function disables that path.
         "activation": lambda states: activation(states),
         "layer_norm_eps": config.layer_norm_eps,
         "batch_first": True,

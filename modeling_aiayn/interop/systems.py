@@ -23,7 +23,7 @@ class System:
     read: Callable[[str, Any], ForeignModel]
 
 
-# By the name that `aiayn import-weights --system` takes.
+# By the name that `aiayn import-weights --system` accepts.
 SYSTEMS = {
     "marian": System(HubOptions, read_marian),
     "m2m100": System(M2M100Options, read_m2m100),

@@ -21,7 +21,7 @@ from .layout import PAPER_BASE, RECOGNISED_BY, recognise_sinusoids
 from .pickled import PREFIXES, read_state_dict
 from .weight_names import Names, NameTable
 
-# Fields that a plain state dict does not show.
+# Fields that cannot be inferred from a plain state dict.
 UNSEEN_FIELDS = (
     *("norm_first", "activation_function", "scale_embedding", "layer_norm_eps"),
     *("decoder_start_token_id", "bos_token_id", "pad_token_id", "eos_token_id"),
@@ -33,8 +33,8 @@ HINT = "Name tables of positions with --names: positions, or target_positions fo
 class TorchNames:
     """The names of the parts of a module around torch.nn.Transformer; embeddings may be shared.
 
-    Positions are a tensor, [n, D] and any dimensions of size 1. A table that is not sinusoidal is
-    read as learned positions; the target may have its own. None: the paper's sinusoids.
+    positions names a tensor, [n, D] and any dimensions of size 1. A table without sinusoids is read
+    as learned positions; the target may have its own. None: the paper's sinusoids.
     """
 
     transformer: str = "transformer"
@@ -77,7 +77,7 @@ class TorchNames:
 
 @dataclass(frozen=True)
 class TorchOptions(ConfigOptions):
-    """What the state dict of a user's module does not show."""
+    """Names and fields that the state dict of a user's module does not contain."""
 
     names: dict[str, str] | str | None = HfArg(
         default=None,
@@ -104,10 +104,10 @@ def read_torch_transformer(
     """Read a model built on torch.nn.Transformer, which has final norms even in post-norm.
 
     Args:
-        source: Its state dict, or a file of it.
-        options: The module's names and fields of `AiaynConfig`: all of UNSEEN_FIELDS, and with
-            computed positions position_offset and position_base, unless outputs of the original
-            prove the defaults of torch and of our model.
+        source: The state dict, or a file that contains it.
+        options: The module's names, and fields of `AiaynConfig`: all UNSEEN_FIELDS and, for
+            computed positions, position_offset and position_base. They may be missing if outputs of
+            the original confirm the defaults of torch and of our model.
 
     Raises:
         OSError: The file is missing or damaged.

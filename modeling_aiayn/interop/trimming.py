@@ -1,4 +1,4 @@
-"""A smaller vocabulary for NLLB-200: the pieces that some texts use."""
+"""Reduce the vocabulary of NLLB-200 to the pieces that given texts use."""
 
 import json
 import logging
@@ -23,13 +23,13 @@ logger = logging.getLogger(__name__)
 def trim_vocabulary(
     peer: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, files: Sequence[str]
 ) -> PreTrainedTokenizerBase:
-    """Cut a peer's embeddings to the pieces of texts, special tokens and tags of languages.
+    """Reduce a peer's embeddings to the pieces of texts, special tokens and language tags.
 
-    Files end in their language: texts.eng_Latn. Returns the tokenizer with the pieces that are
-    left. The log says how many translations stay the same.
+    Files end in their language: texts.eng_Latn. Returns the tokenizer with the remaining pieces.
+    The log says how many translations stay the same.
 
     Raises:
-        ValueError: Endings are not two languages of the model, or ids or logits change on a text.
+        ValueError: Endings are not two or more languages of the model, or ids or logits change.
     """
     tags: Any = LanguageTags.of(tokenizer)
     texts: dict[str, list[str]] = {}
@@ -72,7 +72,7 @@ def trim_vocabulary(
 def _outputs(
     peer: Any, tags: LanguageTags, texts: dict[str, list[str]]
 ) -> tuple[Tensor, list[list[int]]]:
-    """The last logits, [N, V], and the greedy translations of ten texts in each direction."""
+    """Return the last logits, [N, V], and greedy translations of ten texts in each direction."""
     logits, translations = [], []
     with computing_in(torch.float32, peer):
         for source, target in permutations(texts, 2):
@@ -82,15 +82,15 @@ def _outputs(
                 options: Any = {"num_beams": 1, "max_new_tokens": LONGEST_SOURCE}
                 output = peer.generate(ids[None], forced_bos_token_id=labels[0], **options)
                 translations += output.tolist()
-                given = torch.tensor([labels[-1:] + labels[:-1]])  # the end starts the decoder
+                given = torch.tensor([labels[-1:] + labels[:-1]])  # `</s>` starts the decoder
                 logits.append(peer(ids[None], decoder_input_ids=given).logits[0, -1])
     return torch.stack(logits), translations
 
 
 def _keep_pieces(path: Path, used: set[int]) -> list[int]:
-    """Cut tokenizer.json to used ids, and return the earlier id of each new one.
+    """Reduce tokenizer.json to the used ids; return the old id of each new id.
 
-    The pieces that merges pass on the way to a used one stay, so texts are split as before.
+    The pieces from which merges build a used piece also stay, so texts are split as before.
     """
     content = json.loads(path.read_text("utf-8"))
     vocabulary, merges = (content["model"][name] for name in ("vocab", "merges"))

@@ -11,9 +11,9 @@ from transformers import FSMTTokenizer, PreTrainedTokenizerBase
 from ..data.lines import read_lines
 from ..tokenization import PortableTokenizer
 
-# subword-nmt's mark at the end of a piece that does not end its word.
+# subword-nmt's mark at the end of a piece if its word continues.
 CONTINUED = "@@"
-# In the order of their ids.
+# Special tokens, in the order of their ids.
 FAIRSEQ_SPECIALS = {
     "bos_token": "<s>",
     "pad_token": "<pad>",
@@ -27,9 +27,9 @@ OPENNMT_SPECIALS = FAIRSEQ_SPECIALS | {"pad_token": "<blank>"}
 def tokenizer_of_pieces(
     tokens: Sequence[str], specials: Mapping[str, str], template: str = "$A </s>"
 ) -> PreTrainedTokenizerBase:
-    """Build a tokenizer for texts that are already cut into pieces with spaces between them.
+    """Build a tokenizer for texts that are already split into pieces with spaces between them.
 
-    Decoding joins the pieces that subword-nmt has cut. `tokens` are in the order of their ids;
+    Decoding joins the pieces that subword-nmt has split. `tokens` are in the order of their ids;
     `template` shows the special tokens around a text, $A.
     """
     vocabulary = {token: index for index, token in enumerate(tokens)}
@@ -38,7 +38,7 @@ def tokenizer_of_pieces(
         raise ValueError(f"Each token must occur in the vocabulary once, got {twice!r} twice.")
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=specials["unk_token"]))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    # The WordPiece decoder puts a space before each token that lacks its prefix; none has "\0".
+    # The WordPiece decoder puts a space before tokens without its prefix; no token has "\0".
     tokenizer.decoder = decoders.Sequence(
         [
             decoders.WordPiece(prefix="\0", cleanup=False),
@@ -64,7 +64,7 @@ def check_vocabulary_size(where: str | Path, tokens: Sequence[str], size: int) -
 
 
 def read_fairseq_dictionary(path: str | Path) -> list[str]:
-    """Read a fairseq dict.txt, whose lines hold a token and its count, in the order of ids."""
+    """Read a fairseq dict.txt: each line has a token and its count, in the order of ids."""
     lines = (line.removesuffix(" #fairseq:overwrite") for line in read_lines(path))
     return [*FAIRSEQ_SPECIALS.values(), *(line.rpartition(" ")[0] for line in lines)]
 
@@ -79,7 +79,7 @@ def moses_tokenizer(
     codes = list(read_lines(bpe_codes))
     has_version = bool(codes) and codes[0].startswith("#version: 0.2")
     pairs = codes[has_version:]
-    # Codes of fastBPE have no version, and a third column with counts.
+    # Codes of fastBPE have no version, but a third column with counts.
     if not pairs or len(pairs[0].split()) != 3 - has_version:
         raise ValueError(
             f"{bpe_codes} must hold merges after a line '#version: 0.2'. Older codes of "

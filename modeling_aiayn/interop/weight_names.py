@@ -1,4 +1,4 @@
-"""Tables of other systems' parameter names, and reading a checkpoint by them."""
+"""Tables of other systems' parameter names, which are used to read their checkpoints."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ NORM_LEAVES = {"weight": ("weight", "a_2"), "bias": ("bias", "b_2")}
 IN_A_LAYER = re.compile(r"model\.(encoder|decoder)\.layers\.(\d+)\.(.+)")
 ONE_THIRD = re.compile(r"(.+)\[([012])\]")
 
-# A foreign name, or several where files differ, in the order of preference.
+# A foreign name, or several if files differ, the preferred one first.
 Names = str | tuple[str, ...]
 
 
@@ -28,13 +28,13 @@ Names = str | tuple[str, ...]
 class NameTable:
     """Another system's names for our modules.
 
-    A name of a module covers its weight and its bias. `{leaf}` in a foreign name is replaced by
-    "weight" or "bias". `name[0]`, `name[1]` and `name[2]` are the three thirds of one tensor in
-    which queries, keys and values are stacked. All systems call self-attention `self_attn`. Names
-    within a layer stand in the order of our own, which are the defaults.
+    A module's name covers its weight and its bias. `{leaf}` in a foreign name is replaced by
+    "weight" or "bias". `name[0]`, `name[1]` and `name[2]` are the thirds of a tensor that stacks
+    queries, keys and values. All systems call self-attention `self_attn`. Names within a layer are
+    in the order of our own names, which are the defaults.
     """
 
-    outside: Mapping[str, Names]  # outside the layers, by our names: of modules, or of tensors
+    outside: Mapping[str, Names]  # names outside the layers, by our names of modules or tensors
     encoder_layer: str  # prefix of encoder layer {n}
     decoder_layer: str
     cross_attention: str = "encoder_attn"
@@ -42,12 +42,12 @@ class NameTable:
     feed_forward: Sequence[Names] = FEED_FORWARD
     encoder_norms: Sequence[Names] = ENCODER_NORMS
     decoder_norms: Sequence[Names] = DECODER_NORMS
-    # Tensors of a checkpoint that the model does not need: a pattern, and the reason.
+    # Tensors of a checkpoint that the model does not need: a pattern of names, and the reason.
     left_out: Mapping[str, str] = field(default_factory=dict)
     # Patterns of our biases that the system can switch off. A checkpoint has all biases that match
     # one pattern, or none of them.
     optional_biases: tuple[str, ...] = ()
-    # What may be wrong if a tensor has no place.
+    # The likely mistake if a tensor has no place.
     hint: str = "It has another architecture, or more layers than its configuration says."
 
     def names_of(self, parameter: str) -> list[str]:
@@ -143,7 +143,7 @@ class TakenWeights:
 
     weights: dict[str, Tensor]
     left_out: dict[str, str]  # tensors that our model does not need, with the reasons
-    absent_biases: list[str]  # the other system does not have them; they are 0 here
+    absent_biases: list[str]  # biases that the other system does not have; they are 0 here
 
 
 def take_weights(
@@ -151,7 +151,7 @@ def take_weights(
 ) -> TakenWeights:
     """Rename all tensors of a checkpoint to our names, and check their shapes and values.
 
-    No tensor may be missing, or have neither a parameter nor a reason to be left out.
+    Each parameter needs a tensor; each other tensor needs a reason to be left out.
     """
     with torch.device("meta"):
         parameters = AiaynForConditionalGeneration(config).state_dict()
@@ -176,7 +176,7 @@ def take_weights(
 def _absent_biases(
     table: NameTable, tensors: Mapping[str, Tensor], parameters: Iterable[str]
 ) -> set[str]:
-    """Find the kinds of biases that the checkpoint was trained without."""
+    """Find the optional biases that the checkpoint was trained without."""
     absent: set[str] = set()
     for pattern in table.optional_biases:
         alike = {name for name in parameters if re.fullmatch(pattern, name)}

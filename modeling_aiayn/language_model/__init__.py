@@ -1,1 +1,1 @@
-"""Language models of characters or bytes: the decoder alone."""
+"""Language models of characters or bytes, which are the decoder without an encoder."""

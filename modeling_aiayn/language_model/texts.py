@@ -57,7 +57,7 @@ def load_text(
 ) -> tuple[dict[str, EncodedText], PreTrainedTokenizerFast]:
     """Read a text and split it: the first part is "train", then "validation", then perhaps "test".
 
-    The vocabulary of the tokenizer comes from the training part alone.
+    The vocabulary of the tokenizer comes only from the training part.
     """
     with open_binary(arguments.train_file) as file:
         content = file.read()
@@ -109,7 +109,7 @@ def _encode_bytes(part: bytes) -> EncodedText:
 
 
 def _encode_characters(part: str, tokenizer: PreTrainedTokenizerFast) -> EncodedText:
-    """Encode as the tokenizer does, which itself needs about 100 bytes of memory per character."""
+    """Encode like the tokenizer, which would need about 100 bytes of memory per character."""
     table = np.full(0x110000, tokenizer.unk_token_id, np.int32)
     for token, index in tokenizer.get_vocab().items():
         if len(token) == 1:

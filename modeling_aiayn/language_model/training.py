@@ -24,7 +24,7 @@ class LanguageModelTrainingArguments(RunArguments):
     cannot be set.
 
     Raises:
-        ValueError: As for RunArguments; or metric_for_best_model is not a loss.
+        ValueError: As in RunArguments; or metric_for_best_model is not a loss.
     """
 
     max_steps: int = HfArg(default=2000, help="Updates; each one draws new random windows.")
@@ -69,7 +69,7 @@ class LanguageModelTrainingArguments(RunArguments):
 def build_language_model(
     arguments: PresetArguments, tokenizer: PreTrainedTokenizerBase, context: int
 ) -> AiaynForCausalLM:
-    """Build a language model with random weights, whose predictions see context tokens."""
+    """Build a language model with random weights; a prediction sees at most context tokens."""
     config = build_config(
         arguments,
         vocab_size=len(tokenizer),
@@ -100,7 +100,7 @@ class TextScore:
 def score_text(trainer: AiaynTrainer, text: EncodedText, size: int, step: int) -> TextScore:
     """Predict each token of a text except the first one, once.
 
-    A window has size tokens and slides by step: size - 1 as in training, less for more context.
+    Windows have size tokens and move by step: size - 1 as in training; less gives more context.
     """
     windows = covering_windows(text.ids, size, step)
     # evaluate() would log these scores as the run's own, and early stopping would count them.
@@ -109,7 +109,7 @@ def score_text(trainer: AiaynTrainer, text: EncodedText, size: int, step: int) -
 
 
 def text_score_table(scores: dict[str, TextScore], unit: str) -> str:
-    """Format scores as a Markdown table, a row each; unit is "character" or "byte"."""
+    """Format scores as a Markdown table, one per row; unit is "character" or "byte"."""
     # For bytes, bits per token and bits per byte are the same column.
     columns = {
         f"nats per {unit}": [score.nats for score in scores.values()],

@@ -12,7 +12,7 @@ from ..losses import IGNORED_LABEL
 class Windows(Dataset[dict[str, Tensor]]):
     """Windows of size tokens of a text, [N], in the form that causal language models take.
 
-    A window's first token is at starts, and its first predicted one at predicted_from, [windows].
+    starts, [windows]: positions in ids; predicted_from, [windows]: tokens before the first target.
     """
 
     def __init__(self, ids: Tensor, size: int, starts: Tensor, predicted_from: Tensor) -> None:

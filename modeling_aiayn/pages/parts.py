@@ -1,4 +1,4 @@
-"""Shared parts of the pages of `aiayn app`: attention in a frame, bounds, and the look."""
+"""Shared parts of the pages of `aiayn app`: the attention frame, limits, and the theme."""
 
 import html
 from typing import Any
@@ -31,7 +31,7 @@ LAUNCH_OPTIONS: dict[str, Any] = {
 
 
 def attention_frame(maps: AttentionMaps) -> str:
-    """The interactive attention page in a frame, apart from the page around it."""
+    """Return the interactive attention page in a frame, isolated from the page around it."""
     return FRAME.format(page=html.escape(attention_page(maps)))
 
 
@@ -45,6 +45,6 @@ def check_length(text: str, max_characters: int) -> None:
 
 
 def add_examples(examples: list[str], text: gradio.Textbox) -> None:
-    """Add texts that a visitor can choose."""
+    """Add example texts that a visitor can choose."""
     if examples:
         gradio.Examples(examples, text)

@@ -22,7 +22,7 @@ TOKENIZER_PACKAGES = {
     **dict.fromkeys(("MarianTokenizer", "M2M100Tokenizer"), "sentencepiece"),
     "FSMTTokenizer": "sacremoses",
 }
-# Parts of the package that a page does not read.
+# Parts of the package that a page does not need.
 LEFT_OUT = ("checkpoints", "recipes", "__pycache__")
 CARD = """---
 {metadata}
@@ -45,11 +45,11 @@ listen(ModelFlags(model=[{model!r}]), SourceFlags(), server, AppFlags(examples={
 def space_operations(
     folder: str | Path, repo_id: str, examples: Sequence[str]
 ) -> list[CommitOperationAdd]:
-    """The files of a Space that shows the model of a finished run's folder, with example texts."""
+    """Return the files of a Space for the model in a finished run's folder, with example texts."""
     check_model_folder(folder)  # with an adapter alone, the page could not load its base model
     name = repo_id.rsplit("/", 1)[-1]
     model = f"models/{name}"
-    # Its card still names the model as its folder does.
+    # The card still calls the model by the name of its folder.
     operations = model_operations(folder, Path(folder).resolve().name)
     for operation in operations:
         operation.path_in_repo = f"{model}/{operation.path_in_repo}"
@@ -70,7 +70,7 @@ def space_operations(
 
 
 def _metadata(title: str, license: str | None) -> str:
-    """The settings by which the Hub runs the Space."""
+    """Return the settings with which the Hub runs the Space."""
     data = SpaceCardData(
         title=title,
         emoji="🔎",
@@ -84,17 +84,17 @@ def _metadata(title: str, license: str | None) -> str:
 
 
 def pinned_requirements(folder: str | Path) -> list[str]:
-    """The requirements of a model's page, pinned to installed versions. The Hub adds Gradio."""
+    """Return a model page's requirements, pinned to installed versions. The Hub adds Gradio."""
     names = set(_required_packages("app")) - {SPACE_SDK}
     tokenizer_class = read_json_object(Path(folder, TOKENIZER_CONFIG_FILE)).get("tokenizer_class")
     if tokenizer_class in TOKENIZER_PACKAGES:
         names.add(TOKENIZER_PACKAGES[tokenizer_class])
-    # A local version, as in 2.13.0+cpu, is on no public index.
+    # A local version, such as 2.13.0+cpu, is not on a public index.
     return sorted(f"{name}=={version(name).partition('+')[0]}" for name in names)
 
 
 def _required_packages(extra: str) -> Iterator[str]:
-    """Packages that this one needs with an extra, which may include other extras."""
+    """Yield the packages that an extra of this package needs; it may include other extras."""
     for requirement in map(Requirement, requires(PACKAGE) or []):
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
             continue

@@ -13,7 +13,7 @@ from ..serving.batching import ModelThread
 from ..tokenization import clean_text
 from .parts import ONE_AT_A_TIME, PAGE_OPTIONS, WIDTH, add_examples, attention_frame, check_length
 
-# Tokens that a visitor may ask a language model for.
+# Maximum number of tokens that a visitor may request from a language model.
 MAX_NEW_TOKENS = 500
 # A page with the attention of more tokens takes hundreds of megabytes.
 SHOWN_TOKENS = 256
@@ -21,7 +21,7 @@ SHOWN_TOKENS = 256
 
 @dataclass(frozen=True)
 class TextPage:
-    """A page for a model of single texts, which computes in a thread of its own."""
+    """A page for a model of single texts, which computes in its own thread."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -31,7 +31,7 @@ class TextPage:
     examples: list[str]
 
     def attention(self, text: str) -> str:
-        """The attention inside a text, as an element of the page."""
+        """Return the attention inside a text, as an element of the page."""
         shown = min(SHOWN_TOKENS, self.model.config.max_position_embeddings)
         maps = self.thread(text_attention_maps, self.model, self.tokenizer, text, shown)
         return attention_frame(maps)
@@ -41,7 +41,7 @@ class ClassificationPage(TextPage):
     """A page for a classifier."""
 
     def classify(self, text: str) -> tuple[dict[str, float], str]:
-        """The probability of each class, and the attention."""
+        """Return the probability of each class, and the attention."""
         check_length(text, self.max_characters)
         return self.thread(self._probabilities, text), self.attention(text)
 
@@ -75,7 +75,7 @@ class CompletionPage(TextPage):
     """A page for a language model."""
 
     def complete(self, text: str, new_tokens: int, temperature: float) -> tuple[str, str]:
-        """A continued text, and the attention inside it."""
+        """Continue a text; return it and the attention inside it."""
         check_length(text, self.max_characters)
         options: dict[str, Any] = {"do_sample": temperature > 0, "top_k": 0}  # 0: all tokens
         if temperature > 0:

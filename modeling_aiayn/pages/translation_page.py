@@ -23,18 +23,18 @@ from ..translation.segments.whole_texts import SplitText
 from ..translation.translator import Translation
 from .parts import ONE_AT_A_TIME, PAGE_OPTIONS, WIDTH, add_examples, attention_frame, check_length
 
-# A translator of one direction, and the best translations of each of a text's sentences.
+# A translator of one direction, and the best translations of each sentence of a text.
 Sentences = tuple[Translator, list[list[Translation]]]
-SHOWN, MAX_BEAMS = 5, 10  # translations of a sentence, and beams, at most
-STEP = 64  # sentences of a file between two moves of the bar
+SHOWN, MAX_BEAMS = 5, 10  # maximum number of translations of a sentence, and of beams
+STEP = 64  # sentences of a file between two updates of the progress bar
 
 
 @dataclass(frozen=True)
 class TranslationPage:
     """A page for one translator, which computes in thread.
 
-    Texts are split into sentences by the rules of source_lang, an ISO 639 code; prepare_sentence
-    returns a sentence as the model gets it, by its language. examples are texts to choose from.
+    Texts are split into sentences by the rules of source_lang, an ISO 639 code. prepare_sentence
+    converts a sentence, by its language, for the model. examples are texts to choose from.
     """
 
     translator: Translator
@@ -59,7 +59,7 @@ class TranslationPage:
         translator = self.directed(terms, languages)
         for sentence in split.sentences:
             if translator.is_too_long(self.prepare_sentence(sentence, source_lang)):
-                beginning = html.escape(repr(sentence[:60]))  # gradio shows HTML
+                beginning = html.escape(repr(sentence[:60]))  # gradio renders HTML
                 raise gradio.Error(f"A sentence is too long: {beginning}... Split it.")
         sentences: list[list[Translation]] = []
         for sentence in split.sentences:
@@ -75,7 +75,7 @@ class TranslationPage:
             )
 
     def directed(self, terms: str | None, languages: tuple[Any, ...]) -> Translator:
-        """The translator of a direction, with a glossary: "term = translation" in each line."""
+        """Return the translator of a direction, with a glossary of "term = translation" lines."""
         translator = self.translator.directed(languages or None)
         pairs = (line.partition("=") for line in (terms or "").splitlines() if "=" in line)
         glossary = {term.strip(): translation.strip() for term, _, translation in pairs}
@@ -131,7 +131,7 @@ class TranslationPage:
     def search(
         self, translator: Translator, sentence: str, num_beams: int, length_penalty: float
     ) -> list[Translation]:
-        """The best translations of a sentence, best first."""
+        """Return the best translations of a sentence, best first."""
         beams = int(num_beams)
         options = translator.search_options(
             num_beams=beams, nbest=min(beams, SHOWN), length_penalty=length_penalty
@@ -140,7 +140,7 @@ class TranslationPage:
         return translations
 
     def details(self, sentences: Sentences, chosen: int) -> tuple[list[list[str]], str]:
-        """The best translations of a sentence with their scores, and the attention of the best."""
+        """Return the best translations of a sentence with scores, and the attention of the best."""
         translator, translations = sentences[0], sentences[1][chosen]
         best = translations[0]
         maps = self.thread(
@@ -150,7 +150,7 @@ class TranslationPage:
         return table, attention_frame(maps)
 
     def build(self) -> gradio.Blocks:
-        """The page."""
+        """Build the page."""
         rules = self.translator.search_options()
         with gradio.Blocks(title=self.title, **PAGE_OPTIONS) as page:
             sentences = gradio.State([])
@@ -198,10 +198,10 @@ class TranslationPage:
         return page
 
     def _menus(self) -> list[gradio.Dropdown]:
-        """Menus of the languages to translate from and to."""
+        """Make menus of the languages to translate from and to."""
         directions = self.translator.directions
         start = directions[0]
-        with suppress(ValueError):  # flags may give none
+        with suppress(ValueError):  # no default languages
             start = self.translator.direction() or start
         with gradio.Row():
             return [

@@ -1,1 +1,1 @@
-"""Model folders: load, check, write whole, and publish."""
+"""Model folders: load, check, write atomically, and publish."""

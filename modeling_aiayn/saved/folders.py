@@ -28,13 +28,13 @@ from transformers.utils import (
 from ..data.parsing import read_json_object
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 
-# Not a name that transformers reads: it would take the numbers for the weights themselves.
+# A name that transformers does not read: it would use the unscaled integers as weights.
 INT8_WEIGHTS_NAME = "model.int8.safetensors"
 WEIGHT_FILES = (
     *(SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, "model-?????-of-?????.safetensors"),
     *(INT8_WEIGHTS_NAME, ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME),
 )
-# Files that every class of tokenizers may have, besides the files that the class names.
+# Files that a tokenizer of any class may have, besides its class's own vocabulary files.
 TOKENIZER_FILES = (
     *(TOKENIZER_CONFIG_FILE, FULL_TOKENIZER_FILE),
     *(ADDED_TOKENS_FILE, SPECIAL_TOKENS_MAP_FILE),
@@ -57,7 +57,7 @@ def find_file(path: str | Path, name: str, options: dict[str, Any]) -> Path | No
 def model_files(folder: str | Path) -> list[Path]:
     """The weights, configurations, tokenizers' files and code of a model's folder, sorted.
 
-    The code is what the folder's own modeling_aiayn.py and pipeline import, as in other releases.
+    The code is the folder's own modeling_aiayn.py and pipelines, and the files that they import.
     """
     folder = Path(folder)
     patterns = (*WEIGHT_FILES, CONFIG_NAME, GENERATION_CONFIG_NAME)
@@ -84,7 +84,7 @@ def _code_files(folder: Path) -> set[Path]:
 
 
 def check_directory(folder: str | Path, hint: str = "") -> None:
-    """Check that a folder exists; transformers would take another name for a repository."""
+    """Check that a folder exists; otherwise transformers would look for a repository."""
     if not Path(folder).is_dir():
         raise FileNotFoundError(f"No such directory: {folder}. {hint}".rstrip())
 
@@ -97,7 +97,7 @@ def check_model_folder(folder: str | Path, *others: str, hint: str = "") -> None
 
 
 def check_one_model(folder: Path, *own: str) -> None:
-    """Check that a folder that holds its own files has no whole model, which would hide them."""
+    """Check that a folder with all files in own, such as an adapter's, has no whole model too."""
     for name in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME):
         if (folder / name).is_file() and all((folder / other).is_file() for other in own):
             raise OSError(f"{folder} holds two models, in {name} and {own[0]}. Move one of them.")
@@ -116,7 +116,7 @@ def find_base(path: str | Path, options: dict[str, Any]) -> str | Path | None:
 
 
 def find_int8_weights(path: str | Path, **options: Any) -> Path | None:
-    """The file of weights in 8 bits of a folder or a repository, if it has one."""
+    """The file of 8-bit weights in a folder or a repository; None if there is no such file."""
     weights = find_file(path, INT8_WEIGHTS_NAME, options)
     if weights is not None:
         check_one_model(weights.parent, INT8_WEIGHTS_NAME)
@@ -135,7 +135,7 @@ def check_index(path: str | Path, options: dict[str, Any]) -> None:
 
 
 def check_weights(path: str | Path, model: PreTrainedModel, loading_info: dict[str, Any]) -> None:
-    """Check that all weights of a model were loaded, by from_pretrained's info, and are finite."""
+    """Check that all weights were loaded, by from_pretrained's loading_info, and are finite."""
     weights = model.state_dict().items()
     known = [(name, weight) for name, weight in weights if not weight.is_meta]
     not_finite = [name for name, weight in known if not weight.isfinite().all()]
@@ -156,7 +156,7 @@ def check_weights(path: str | Path, model: PreTrainedModel, loading_info: dict[s
 
 @contextmanager
 def named_weight_errors(path: str | Path) -> Iterator[None]:
-    """Name the model whose weights safetensors cannot read: its own error names no file."""
+    """Add the model's path to errors of safetensors, which do not name a file."""
     try:
         yield
     except SafetensorError as error:
@@ -166,7 +166,7 @@ def named_weight_errors(path: str | Path) -> Iterator[None]:
 
 
 def load_config(path: str | Path, hub: bool = False, **options: Any) -> Any:
-    """Load the configuration of a model's folder, or with hub of a repository."""
+    """Load the configuration of a model's folder or, with hub, of a repository."""
     if not hub:
         check_model_folder(path)
     fixed = {"trust_remote_code": False, "local_files_only": not hub}

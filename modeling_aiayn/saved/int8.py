@@ -1,4 +1,4 @@
-"""Weights in 8 bits, and the file that holds them: a quarter of the size of float32."""
+"""Weights in 8 bits, and files of them, which have a quarter of the size of float32."""
 
 from pathlib import Path
 
@@ -7,14 +7,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 SCALES = ".scales"  # ending of the name of a matrix's scales
-INT8_MAX = 127  # weights are whole numbers from -127 to 127
+INT8_MAX = 127  # weights are integers from -127 to 127
 
 
 def rounded_to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Write a weight, [out, in], as whole numbers from -127 to 127 times a scale for each row.
+    """Round a weight, [out, in], to integers from -127 to 127, times a scale for each row.
 
-    Returns the numbers, [out, in] in int8, and the scales, [out] in float32. The numbers stay the
-    same if they, times their scales, are rounded again.
+    Returns the integers, [out, in] in int8, and the scales, [out] in float32. Rounding the products
+    of integers and scales again gives the same integers.
     """
     weight = weight.detach().float()
     largest = weight.abs().amax(dim=1)

@@ -27,28 +27,27 @@ SETTINGS = ("source_lang", "target_lang")
 DEFAULT_LANGUAGES: Languages = ("en", "de")
 
 
-# Setting of a tokenizer with tags: whose tag stands in the source, "source" (the default) or
-# "target".
+# Setting of a tokenizer with tags: the source carries the tag of the "source" language (the
+# default) or of the "target" language.
 TAG_SETTING = "language_in_source"
 
 
-# Where a blank makes a written tag text: MarianTokenizer reads tags at the beginning only.
+# Where an inserted space turns a tag into ordinary text. MarianTokenizer reads only initial tags.
 TYPED = re.compile(r"^(?=>>)|(?<=<)(?=2[\w-]+>)")
 
 
 @dataclass(frozen=True)
 class LanguageTags:
-    """How a model of many languages is told those of a sentence: by tags of its tokenizer.
+    """Language tags of a tokenizer: they tell a multilingual model which languages to use.
 
-    In M2M-100 and NLLB-200 the source carries the tag of its own language, and the translation
-    begins with the target's. In others the source carries the target's.
-
+    In M2M-100 and NLLB-200, the source carries the tag of its own language, and the translation
+    begins with the tag of the target. In other models, the source carries the tag of the target.
     """
 
     tokenizer: PreTrainedTokenizerBase  # the source's
-    ids: Mapping[str, int]  # of each language's tag, by the tokenizer's names of languages
+    ids: Mapping[str, int]  # the id of each language's tag, by the tokenizer's language names
     is_of_target: bool  # whether the source carries the tag of the target
-    is_typed: bool  # whether tags are written in sources, as for OPUS-MT
+    is_typed: bool  # whether tags are written in sources, as in OPUS-MT
     is_optional: bool  # whether users may write them themselves
 
     @classmethod
@@ -62,14 +61,14 @@ class LanguageTags:
 
     @classmethod
     def needed_by(cls, tokenizer: PreTrainedTokenizerBase) -> "LanguageTags | None":
-        """The tags of a tokenizer whose users cannot write them; None if it has none."""
+        """The tags of a tokenizer, if users cannot write them into sources; else None."""
         tags = cls.of(tokenizer)
         return None if tags is None or tags.is_optional else tags
 
     def direction(self, source_lang: str | None, target_lang: str | None) -> Languages | None:
         """Check two languages, and return the tokenizer's names of them.
 
-        None if tags are optional and no target is given.
+        Returns None if tags are optional and no target is given.
         """
         if self.is_optional:  # the source's language has no tag
             found = target_lang and self.check(target_lang, "target_lang")
@@ -81,7 +80,7 @@ class LanguageTags:
         return source, target
 
     def check(self, name: str | None, kind: str) -> str:
-        """Return the tokenizer's name of a language, or raise a ValueError with the nearest."""
+        """Return the tokenizer's name of a language, or raise a ValueError with similar names."""
         if name in self.ids:
             return str(name)
         if found := name and known_language(name, tuple(self.ids)):
@@ -93,7 +92,7 @@ class LanguageTags:
         )
 
     def encode(self, texts: list[str], source_lang: str, target_lang: str) -> list[list[int]]:
-        """Ids of sources of a direction, with the tag."""
+        """Encode sources of one direction, each with its tag and the end token."""
         tag = self.ids[target_lang if self.is_of_target else source_lang]
         ids = self.text_ids(texts)
         if getattr(self.tokenizer, "legacy_behaviour", False):
@@ -101,12 +100,12 @@ class LanguageTags:
         return [[tag, *text, self.tokenizer.eos_token_id] for text in ids]
 
     def encode_target(self, texts: list[str], target_lang: str) -> list[list[int]]:
-        """Ids of translations by the same tokenizer, with the tag if they begin with it."""
+        """Encode translations by the same tokenizer, with a tag if translations begin with one."""
         first, end = self.first_ids(target_lang), self.tokenizer.eos_token_id
         return [[*first, *text, end] for text in self.text_ids(texts)]
 
     def text_ids(self, texts: list[str]) -> list[list[int]]:
-        """Ids of texts without tags and end; a tag within a text is text."""
+        """Encode texts without tag and end token. A tag that a text contains is ordinary text."""
         texts = [TYPED.sub(" ", text) for text in texts] if self.is_typed else texts
         if self._encode_words is not None:
             return [ids[:-1].tolist() for ids in self._encode_words(texts)]
@@ -125,10 +124,10 @@ class LanguageTags:
 
 @lru_cache(maxsize=1000)
 def known_language(name: str, languages: tuple[str, ...]) -> str | None:
-    """Find the one of a model's languages that a name means: its own, its token, or an ISO code.
+    """Find the language of a model by a name: the model's own name, its token, or an ISO code.
 
-    "en" is eng_Latn, and "zh" zho_Hans, the usual script, which the log says. Codes need the
-    package langcodes.
+    "en" means eng_Latn. "zh" means zho_Hans, its usual script. The log shows the choice. ISO codes
+    need the package langcodes.
     """
     if name.strip("_") in languages:
         return name.strip("_")
@@ -137,11 +136,11 @@ def known_language(name: str, languages: tuple[str, ...]) -> str | None:
     from langcodes import closest_supported_match
     from langcodes.tag_parser import LanguageTagError
 
-    # Without a script, the only language of this code: ko is kor_Hang.
+    # A code without a script means the only language that has it: ko is kor_Hang.
     same = [] if re.search("[-_]", name) else [x for x in languages if iso_639(x) == iso_639(name)]
     found = same[0] if len(same) == 1 else None
     with suppress(LanguageTagError):
-        # At the distance 1 is Norwegian (no) from Bokmal (nb); other languages are further away.
+        # Norwegian (no) and Bokmal (nb) have the distance 1; other languages are further apart.
         found = found or closest_supported_match(name, list(languages), max_distance=1)
     if found is not None:
         logger.info("The language %s is the model's %s.", name, found)
@@ -152,7 +151,7 @@ def known_language(name: str, languages: tuple[str, ...]) -> str | None:
 def iso_639(name: str, is_macro: bool = False) -> str:
     """The ISO 639 code of a language's name, if langcodes is installed: de for deu_Latn.
 
-    With is_macro, that of its macrolanguage, if it has one: ar for arb_Arab.
+    With is_macro, the code of its macrolanguage, if it has one: ar for arb_Arab.
     """
     with suppress(ImportError, ValueError):
         from langcodes import standardize_tag
@@ -165,7 +164,7 @@ def set_languages(tokenizer: PreTrainedTokenizerBase, source_lang: str, target_l
     """Add a model's languages to the settings that its source tokenizer saves."""
     if tags := LanguageTags.needed_by(tokenizer):
         source_lang, target_lang = tags.direction(source_lang, target_lang) or ("", "")
-        # For users of transformers alone.
+        # For users of transformers without this package.
         settled: Any = tokenizer
         settled.src_lang = target_lang if tags.is_of_target else source_lang
     tokenizer.init_kwargs |= dict(zip(SETTINGS, (source_lang, target_lang), strict=True))
@@ -178,7 +177,7 @@ def languages_of(tokenizer: PreTrainedTokenizerBase) -> tuple[Any, Any]:
 
 
 def languages_of_rows(pairs: Any) -> list[Languages]:
-    """The languages of each of a dataset's rows, if they are in columns; else nothing."""
+    """The languages of each row of a dataset, if it has columns for them; else an empty list."""
     if not {*SETTINGS} <= {*pairs.column_names}:
         return []
     return [*zip(*(pairs[name] for name in SETTINGS), strict=True)]
@@ -187,8 +186,8 @@ def languages_of_rows(pairs: Any) -> list[Languages]:
 def saved_languages(path: str | Path, hub: bool = False, **location: Any) -> Languages | None:
     """The languages of a saved model, source and target; None if it was saved without them.
 
-    path is as for find_model, or with hub a repository, whose revision, subfolder, ... are in
-    location. If there is no such folder, the languages are None.
+    path is as in `find_model`. With hub, it is a repository, and location has its revision,
+    subfolder, ... Returns None, too, if there is no such folder.
     """
     path = find_model(path)
     # Exported models keep the source's tokenizer in a folder.
@@ -205,7 +204,7 @@ def saved_languages(path: str | Path, hub: bool = False, **location: Any) -> Lan
 def choose_languages(
     source_lang: str | None, target_lang: str | None, model: str | None = None, hub: bool = False
 ) -> Languages:
-    """Complete the languages that flags give with those of a saved model, or English and German."""
+    """Fill in languages that are None: from a saved model, or else English and German."""
     saved = None if model is None else saved_languages(model, hub)
     source_default, target_default = saved or DEFAULT_LANGUAGES
     chosen = (source_lang or source_default, target_lang or target_default)

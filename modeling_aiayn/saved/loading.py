@@ -21,7 +21,7 @@ from .folders import (
 )
 from .int8 import read_int8_weights
 
-# check_weights names weights of another shape.
+# from_pretrained ignores weights of another shape here, because check_weights names them.
 LOADING_OPTIONS = {"output_loading_info": True, "ignore_mismatched_sizes": True}
 # The models that are part of the package, the default first, and the folder that holds them.
 BUNDLED_MODELS = ("aiayn-en-de", "aiayn-de-en")
@@ -30,7 +30,7 @@ CHECKPOINTS = Path(__file__).parent.parent / "checkpoints"
 
 
 def find_model(path: str | Path) -> str | Path:
-    """Find a model: an existing folder, or the package's own NAME, also as checkpoints/NAME."""
+    """Find a model: an existing folder, or a bundled model as NAME or checkpoints/NAME."""
     named = Path(path)
     is_bundled = named.parent in (Path(), Path("checkpoints")) and named.name in BUNDLED_MODELS
     return CHECKPOINTS / named.name if is_bundled and not named.exists() else path
@@ -47,9 +47,9 @@ def load_checked(
     """Load a model, and check its files and its weights.
 
     Only safetensors files are read, and no code from the folder is run unless options say so.
-    path is a folder, or with hub a repository. Weights whose names begin with new_prefix, such as
-    a new head's, may be missing or have another shape: they are initialised, and weights that the
-    model does not need are ignored.
+    path is a folder or, with hub, a repository. With new_prefix, weights whose names begin with it,
+    such as a new head's, may be missing or have another shape: they are initialized. Weights that
+    the model does not need are then ignored.
     """
     if not hub:
         check_model_folder(path)
@@ -73,8 +73,8 @@ def load_checked(
 def _load_int8(
     path: str | Path, weights: Path, hub: bool, **options: Any
 ) -> AiaynForConditionalGeneration:
-    """Load a model whose weights have 8 bits, as floating-point numbers."""
-    if options.get("dtype") in (None, "auto"):  # the configuration's is of the original weights
+    """Load a model with 8-bit weights, which become floating-point numbers."""
+    if options.get("dtype") in (None, "auto"):  # config.json has the original weights' dtype
         options["dtype"] = torch.float32
     config, others = load_config(path, hub, return_unused_kwargs=True, **options)
     with named_weight_errors(path):

@@ -1,4 +1,4 @@
-"""Locks of files, which the system releases when their process ends, however that happens."""
+"""File locks, which the system releases when their process ends, even if it is killed."""
 
 import logging
 from contextlib import ExitStack
@@ -17,9 +17,9 @@ logger = logging.getLogger(__name__)
 def lock_file(path: Path, *, is_waiting: bool = False) -> ExitStack:
     """Lock a file for this process until the returned context is closed.
 
-    Without is_waiting, a BlockingIOError or Timeout says that another process has the lock.
-    Unlike the lock of the package filelock, this one is not inherited by workers that are forked:
-    they outlive a killed trainer by some seconds.
+    Without is_waiting, a BlockingIOError or Timeout is raised if another process has the lock.
+    Forked workers would inherit a lock of the package filelock and, after the trainer is killed,
+    hold it for some seconds. They do not inherit this lock.
     """
     lock = ExitStack()
     if fcntl is None:

@@ -14,9 +14,9 @@ from ..tokenization import TARGET_TOKENIZER_FOLDER
 from .folders import WEIGHT_FILES, check_directory, find_base, find_int8_weights, model_files
 
 CARD = "README.md"
-# What a training run writes beside its model.
+# Files that a training run writes beside its model.
 REPORT_FILES = (CARD, "scores.json", "curves.png", "attention.png", "confusion.png")
-# Files of an earlier model in the repository: loaders prefer some of them to the new ones.
+# Files of an earlier model, to delete from the repository: loaders would prefer some of them.
 REPLACED = (
     *WEIGHT_FILES,
     *(GENERATION_CONFIG_NAME, FULL_TOKENIZER_FILE, f"{TARGET_TOKENIZER_FOLDER}/*", *REPORT_FILES),
@@ -32,7 +32,7 @@ def files_to_publish(folder: str | Path) -> list[Path]:
     folder = Path(folder)
     check_directory(folder)
     reports = [folder / name for name in REPORT_FILES if (folder / name).is_file()]
-    find_int8_weights(folder)  # checks that there are no others
+    find_int8_weights(folder)  # raises if there is another model
     base = find_base(folder, {})
     if base is not None and (Path(base).is_absolute() or Path(base).exists()):
         raise ValueError(
@@ -44,7 +44,7 @@ def files_to_publish(folder: str | Path) -> list[Path]:
 
 
 def model_operations(folder: str | Path, repo_id: str) -> list[CommitOperationAdd]:
-    """The files of a finished run's folder; the example in its card names the repository."""
+    """Add a finished run's files to a commit; the example in its card names the repository."""
     files = files_to_publish(folder)
     card = published_card(Path(folder), repo_id).encode()
     return [
@@ -64,9 +64,9 @@ def upload(
 ) -> str:
     """Upload files to the Hub in one commit, and return its URL; create the repository if needed.
 
-    Beside each card, files of a model that was there before are deleted. The token is that of
-    `hf auth login` or HF_TOKEN.
-    With space_sdk, as in "gradio", the repository is a Space. revision is a branch, also a new one.
+    In the folder of each card, files of an earlier model are deleted. The token comes from
+    `hf auth login` or HF_TOKEN. With space_sdk, such as "gradio", the repository is a Space.
+    revision is a branch, which is created if it does not exist.
     """
     api = HfApi()
     where: dict[str, Any] = {"repo_id": repo_id, "repo_type": "space" if space_sdk else "model"}
@@ -84,11 +84,11 @@ def upload(
 
 
 def published_card(folder: Path, repo_id: str) -> str:
-    """A folder's model card, with a repository in its example, which names the title's model."""
+    """Read a folder's model card; in its example, the repository replaces the model's name."""
     card = (folder / CARD).read_text("utf-8")
     title = re.search(r"^# ([^:\n]+)", card, re.MULTILINE)
     name = re.escape(title[1].strip() if title else folder.resolve().name)
-    # An adapter of a local model, which is now a repository.
+    # The example of an adapter needs hub=True, because it now loads a repository.
     card = re.sub(rf'(Translator.from_pretrained\("{name}")\)', r"\1, hub=True)", card)
     calls = rf'(from_pretrained\(|pipeline\("[a-z-]+", )"{name}"'
     return re.sub(calls, lambda call: f'{call[1]}"{repo_id}"', card)

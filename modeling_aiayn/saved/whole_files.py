@@ -1,4 +1,4 @@
-"""Write files and folders whole or not at all: under another name, forced to disk, and renamed."""
+"""Write files and folders atomically: under another name, flushed to disk, then renamed."""
 
 import os
 import shutil
@@ -11,18 +11,18 @@ UNFINISHED_FOLDER = ".unfinished"
 
 
 def write_file(path: Path, content: str) -> None:
-    """Write or replace a text file in UTF-8; a kill leaves the file as it was before."""
+    """Write or replace a text file in UTF-8; if the process is killed, the old file stays."""
     with new_file(path) as unfinished:
         unfinished.write_text(content, "utf-8", newline="\n")
 
 
 @contextmanager
 def new_file(path: str | Path, kept: str | None = None) -> Iterator[Path]:
-    """Write or replace a file; it changes only once the block has ended without an error.
+    """Write or replace a file, but only after the block has ended without an error.
 
-    Yields the path to write to: a hidden name with the same ending, which is deleted after an
-    error, or the name with the ending `kept`, which stays. A complete file that cannot be renamed
-    stays, too. A link is followed; a device or a pipe is written directly.
+    Yields the path to write to: a hidden file with the same ending, which is deleted after an
+    error. With `kept`, it is the path plus this ending, and stays after an error. A complete file
+    that cannot be renamed also stays. Links are followed; devices and pipes are written directly.
     """
     if Path(path).exists() and not Path(path).is_file():
         yield Path(path)
@@ -48,10 +48,10 @@ def new_file(path: str | Path, kept: str | None = None) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(folder: Path, *, replaces: bool = False) -> Iterator[Path]:
-    """Write a new folder; it gets its name only once the block has ended without an error.
+    """Write a new folder, which gets its name only after the block has ended without an error.
 
     Yields `unfinished_path(folder)`, an empty folder, which stays if it is complete but cannot be
-    renamed. With replaces, an earlier folder of this name is deleted then; without, it is an error.
+    renamed. An existing folder of this name is an error, or, with replaces, is deleted at the end.
     """
     folder = folder.resolve()
     if not replaces:
@@ -69,13 +69,13 @@ def new_folder(folder: Path, *, replaces: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def replaced_files(folder: Path, weights: Sequence[Sequence[str]] = ()) -> Iterator[Path]:
-    """Write files into a folder, replacing those of the same names after the block has ended.
+    """Write files into a folder; after the block, they replace files of the same names.
 
-    Yields an empty folder to write into. An error in the block changes nothing; after an error
-    while files are moved, the other new files stay in it. weights are patterns of the names of one
-    model's weight files, for each kind of model. If a kind has new files, its old ones are deleted
-    before any new file arrives, and new weights arrive last: a kill in between leaves a folder
-    without weights, never one with files of two models.
+    Yields an empty folder to write into. An error in the block changes nothing. After an error
+    while files are moved, the other new files stay in it. For each kind of model, weights has the
+    name patterns of its weight files. If a kind has new weight files, its old ones are deleted
+    first, and the new ones are moved last. So a killed process may leave a folder without weights,
+    but never one with files of two models.
     """
     unfinished = folder / UNFINISHED_FOLDER / "files"
     with _forced_to_disk(unfinished):
@@ -101,7 +101,7 @@ def replaced_files(folder: Path, weights: Sequence[Sequence[str]] = ()) -> Itera
 
 @contextmanager
 def _forced_to_disk(folder: Path) -> Iterator[None]:
-    """Empty a folder, and force what the block writes into it to disk; an error deletes it."""
+    """Empty a folder, run the block, and flush the folder to disk; an error deletes it."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
@@ -115,7 +115,7 @@ def _forced_to_disk(folder: Path) -> Iterator[None]:
 
 
 def delete_folder(folder: Path) -> None:
-    """Delete a folder; a kill leaves it whole or gone."""
+    """Delete a folder; if the process is killed, the folder is either complete or gone."""
     _remove(_set_aside(folder))
 
 
@@ -133,7 +133,7 @@ def unfinished_path(folder: Path) -> Path:
 
 
 def check_unused(folder: Path) -> None:
-    """Check that a folder is missing or empty, and no mount point: nothing can be renamed to it."""
+    """Check that a folder is missing or empty, and not a mount point, which cannot be replaced."""
     is_used = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     if is_used or os.path.ismount(folder):
         raise FileExistsError(
@@ -143,7 +143,7 @@ def check_unused(folder: Path) -> None:
 
 def force_to_disk(path: Path) -> None:
     """Wait until a file, or a folder's list of files, is on disk."""
-    if os.name == "nt" and path.is_dir():  # Windows opens no folders
+    if os.name == "nt" and path.is_dir():  # Windows cannot open folders
         return
     # Windows flushes only files open for writing.
     descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
@@ -154,14 +154,14 @@ def force_to_disk(path: Path) -> None:
 
 
 def _share_weights(folder: Path, files: Iterable[Path]) -> None:
-    """Make weights readable for everyone who may list the folder: safetensors hides them."""
+    """Give weights the folder's read and write permissions; safetensors makes them private."""
     mode = folder.stat().st_mode & 0o666
     for path in files:
         path.chmod(mode)
 
 
 def _remove(folder: Path) -> None:
-    """Delete a folder, and the one that holds it if that is then empty."""
+    """Delete a folder, and its parent folder if that is then empty."""
     shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):
         folder.parent.rmdir()

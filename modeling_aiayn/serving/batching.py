@@ -14,7 +14,7 @@ class ModelThread(ThreadPoolExecutor):
     """Runs functions one after another in one thread.
 
     torch keeps workers for each thread that computes, and is several times slower if there are more
-    of them than cores.
+    workers than cores.
     """
 
     def __init__(self) -> None:
@@ -26,18 +26,18 @@ class ModelThread(ThreadPoolExecutor):
 
 
 class QueueFullError(Exception):
-    """More sentences would wait than are allowed."""
+    """More sentences would wait than max_waiting allows."""
 
 
 class Batcher:
-    """Translates the sentences that wait, of all requests together, one batch after another.
+    """Translates the waiting sentences of all requests, one batch after another.
 
-    While a batch of at most batch_size sentences is translated, in thread, other requests arrive.
-    The next batch takes a sentence of each request in turn, so batches grow with the load, and
-    nobody waits for one to fill. A batch is short, with as many sentences as take shared_seconds or
-    two of each request, if a request of half that size came beside others within ten seconds. So
-    small requests do not wait long for large ones. At most max_waiting sentences may wait; a
-    request counts for at most a batch.
+    While thread translates a batch of at most batch_size sentences, other requests arrive. The next
+    batch takes one sentence of each request in turn, so no request waits for a batch to fill. A
+    batch is short if, in the last ten seconds, a request of at most half a short batch joined
+    others. It has the sentences that take shared_seconds, or two of each request. So small requests
+    do not wait long for large ones. At most max_waiting sentences may wait; a request counts as at
+    most one batch.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Batcher:
     ) -> None:
         self.translate, self.shared_seconds = translate, shared_seconds
         self.batch_size, self.max_waiting = batch_size, max_waiting
-        self._short = math.inf  # sentences of a batch that takes shared_seconds
+        self._short = math.inf  # number of sentences that take shared_seconds
         self._short_until = -math.inf
         self._requests: deque[deque[tuple[Any, asyncio.Future[str]]]] = deque()
         self.thread = thread
@@ -77,13 +77,13 @@ class Batcher:
         try:
             return list(await asyncio.gather(*futures))
         finally:
-            waiting.clear()  # of a request that has failed or whose client has gone
+            waiting.clear()  # the request has failed, or its client disconnected
             for future in futures:
                 future.cancel()
 
     @property
     def waiting(self) -> int:
-        """The number of sentences that wait."""
+        """The number of waiting sentences."""
         return sum(map(len, self._requests))
 
     def _next_batch(self, is_short: bool) -> list[tuple[Any, asyncio.Future[str]]]:
@@ -98,7 +98,7 @@ class Batcher:
         return batch
 
     async def run(self, function: Callable[[], T]) -> T:
-        """Run a function that uses the model, between two batches; max_waiting may wait."""
+        """Run a function that uses the model, between two batches; at most max_waiting may wait."""
         if self._running >= self.max_waiting:
             raise QueueFullError
         self._running += 1
@@ -116,7 +116,7 @@ class Batcher:
                 translations = await loop.run_in_executor(self.thread, self.translate, sentences)
             except asyncio.CancelledError:
                 raise
-            except BaseException as error:  # each request reports it; panics are no Exception
+            except BaseException as error:  # each request reports it; a panic is not an Exception
                 failure = error if isinstance(error, Exception) else RuntimeError(str(error))
                 for _, future in batch:
                     if not future.done():

@@ -1,15 +1,15 @@
-"""The language of a text, by py3langid."""
+"""Detect the language of a text with py3langid."""
 
 import math
 from collections.abc import Iterable
 
 from ..saved.languages import iso_639
 
-MAX_CHARACTERS = 2000  # of a text that are read
+MAX_CHARACTERS = 2000  # of a text that are used
 
 
 def detect(text: str, languages: Iterable[str]) -> tuple[str, float]:
-    """The most likely of languages for a text, and its probability among them in percent."""
+    """Return the likeliest of languages for a text, and its probability among them in percent."""
     from py3langid import rank
 
     scores = dict(rank(text[:MAX_CHARACTERS]))

@@ -1,4 +1,4 @@
-"""The keys of a server's clients, and how much each may ask for."""
+"""The keys of a server's clients, and the limits of each client."""
 
 import hmac
 import logging
@@ -25,7 +25,7 @@ def _entry(key: str, requests: Any = None, characters: Any = None) -> tuple[byte
 class ApiKeys:
     """The keys in a YAML file: {NAME: {key: KEY, requests: 60/minute, characters: 100000/day}}.
 
-    Usage is counted by a client's name, in memory, so it stays when a client gets another key.
+    Usage is counted by the client's name, in memory, so a new key does not reset it.
     """
 
     def __init__(self, path: str) -> None:
@@ -37,7 +37,7 @@ class ApiKeys:
         """Read the file.
 
         Raises:
-            ValueError: It does not hold keys; those of before stay.
+            ValueError: The file does not hold keys; the previous keys stay valid.
         """
         entries = parse_mapping(str(self._path), self._path.read_text("utf-8"))
         try:
@@ -47,7 +47,7 @@ class ApiKeys:
         logger.info("%s has keys of %s clients.", self._path, len(entries))
 
     def client(self, given: str) -> str:
-        """The name of the client with a key; the time it takes tells nothing about the keys."""
+        """Return the name of the client with a key; the time taken does not reveal the keys."""
         key = given.encode(errors="replace")
         found = [name for name, (own, _) in self._entries.items() if hmac.compare_digest(own, key)]
         if not found or not key:
@@ -55,7 +55,7 @@ class ApiKeys:
         return found[0]
 
     def use(self, client: str, kind: str, amount: int) -> None:
-        """Count requests or characters of a client, or refuse them."""
+        """Count requests or characters of a client; reject them if they exceed its limit."""
         limit = self._entries[client][1].get(kind) if client in self._entries else None
         if limit and not self._limiter.hit(limit, client, kind, cost=amount):
             seconds = self._limiter.get_window_stats(limit, client, kind).reset_time - time.time()

@@ -19,12 +19,12 @@ TOKENS = Counter("aiayn_target_tokens", "Tokens of the translations.", ["directi
 
 @dataclass(frozen=True)
 class Monitor:
-    """Measures an application's requests, and logs the "facts" of the state of each as JSON."""
+    """Measures requests, and logs the "facts" in the state of each request as JSON."""
 
     app: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, as ASGI has it."""
+        """Handle an ASGI request."""
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         facts = {name: scope[name] for name in ("client", "method", "path")} | {"status": 500}

@@ -11,16 +11,16 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
-BODY_SECONDS = 30  # until a body has arrived
+BODY_SECONDS = 30  # maximum time for receiving a body
 MAX_FIELDS = 1000
 FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 CLOSED = "The connection was closed."
 
 
 async def read_fields(request: Request, limit: int, message: str) -> dict[str, Any]:
-    """Read the fields of a request; repeated ones of a form or a query become a list.
+    """Read the fields of a request; repeated fields of a form or a query become a list.
 
-    A file is an `Upload`. A body of more than limit bytes is refused with message.
+    A file becomes an `Upload`. A body of more than limit bytes is rejected with message.
     """
     kind = request.headers.get("content-type", "").lower()
     body = _body(request, limit, message)
@@ -79,5 +79,5 @@ async def _body(request: Request, limit: int, message: str) -> AsyncGenerator[by
     except TimeoutError:
         text = f"The request did not arrive within {BODY_SECONDS} seconds."
         raise HTTPException(408, text) from None
-    except ClientDisconnect:  # nobody reads the answer
+    except ClientDisconnect:  # the client cannot read this answer
         raise HTTPException(400, CLOSED) from None

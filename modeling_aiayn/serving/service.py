@@ -34,9 +34,9 @@ from .monitoring import BATCHES, TOKENS, WAITING, Monitor
 from .requests import CLOSED, Upload, read_fields
 from .translated_files import with_files
 
-# Bytes of a body for each character of its texts, and for its other fields, at most.
+# Maximum bytes of a body, for each character of its texts and for its other fields.
 BYTES_PER_CHARACTER, OTHER_BYTES = 12, 10_000
-MAX_FILES = 2  # that are translated at a time, at most
+MAX_FILES = 2  # maximum number of files that are translated at a time
 MAX_ALTERNATIVES = 5
 BUSY = "The server is busy. Try again in a moment."
 TEXT_FORMATS = [x.name for x in FORMATS.values() if x.members is None]
@@ -47,10 +47,10 @@ T = TypeVar("T")
 class ServedModel:
     """A model that translates in one direction.
 
-    is_too_long tells whether a sentence has more tokens than the model takes; attention returns the
-    attention of a translation to its source, which places markup. several returns the best
-    translations of items of the batcher, as many as it is told. as_item makes a sentence an item of
-    the batcher, which may be that of several directions.
+    is_too_long returns whether a sentence has more tokens than the model accepts. attention returns
+    the attention of a translation to its source, which places markup. several returns a given
+    number of best translations for items of the batcher. as_item converts a sentence to such an
+    item; several directions may share a batcher.
     """
 
     batcher: Batcher
@@ -60,7 +60,7 @@ class ServedModel:
     as_item: Callable[[str], Any] = str
 
     async def translate(self, documents: Sequence[Document], count: int) -> list[list[str]]:
-        """Translate texts: the best translations of each, which differ, and at most count."""
+        """Return at most `count` different translations of each text, best first."""
         sentences = [sentence for document in documents for sentence in document.sentences]
         found = iter(await self._best([*map(self.as_item, sentences)], count))
         texts: list[list[str]] = []
@@ -75,7 +75,7 @@ class ServedModel:
         if count == 1:
             return [[text] for text in await self.batcher(items)]
         size, best = self.batcher.batch_size, []
-        for start in range(0, len(items), size):  # between the batches of other requests
+        for start in range(0, len(items), size):  # runs between other requests' batches
             job = partial(self.several, items[start : start + size], count)
             best += await self.batcher.run(job)
         return best
@@ -83,7 +83,7 @@ class ServedModel:
     async def translate_file(self, file: DocumentFile) -> bytes:
         """Translate a file."""
         found = await self.batcher([*map(self.as_item, file.sentences)])
-        # Each attention is a job of its own, so that other requests run in between.
+        # Each attention is a separate job, so that other requests can run in between.
         attention = partial(self.batcher.thread, self.attention)
         return await asyncio.to_thread(file.translated, found, attention)
 
@@ -103,14 +103,13 @@ def served_model(
     max_tokens_per_batch: int = MAX_TOKENS_PER_BATCH,
     **options: Any,
 ) -> ServedModel:
-    """A translator as a served model; several may share a thread.
+    """Serve a translator; several served models may share a thread.
 
-    prepare returns a sentence as the model gets it, by its language if there are several. direction
-    is its name in the metrics, and options are those of calling the translator. A first translation
-    shows an unusable model, and makes the first request fast. The second measures one sentence
-    alone. While small requests share the server, a batch takes twice that time. So a small request,
-    which waits for the end of one batch and is part of the next, takes at most four times as long
-    as alone.
+    prepare converts a sentence for the model, by its language if there are several. direction is
+    the model's name in the metrics; options are those of `Translator.__call__`. A first translation
+    detects an unusable model and makes the first request fast. A second measures the time of one
+    sentence. While small requests share the server, a batch takes twice this time. A small request
+    waits for one batch and is part of the next, so it takes at most four times as long as alone.
     """
 
     def prepared(sentence: str, languages: Languages | None) -> str:
@@ -155,7 +154,7 @@ def served_model(
 def every_direction(
     served: ServedModel, directions: Sequence[Languages]
 ) -> dict[Languages, ServedModel]:
-    """A served model of several languages for each direction, in batches of all together."""
+    """Return a served model for each direction of a multilingual model; they share batches."""
     return {
         pair: replace(
             served,
@@ -168,7 +167,7 @@ def every_direction(
 
 @dataclass(frozen=True)
 class Service:
-    """Models by source and target language; with keys, translation and detection need one."""
+    """Models by source and target language. With keys, translation and detection require a key."""
 
     directions: Mapping[tuple[str, str], ServedModel]
     max_characters: int
@@ -201,7 +200,7 @@ class Service:
         documents = [Document(text, format_name, *languages) for text in texts]
         try:
             sentences = [sentence for each in documents for sentence in each.sentences]
-        except (ValueError, OSError) as error:  # it is not of its format
+        except (ValueError, OSError) as error:  # the text is not in its format
             raise HTTPException(400, str(error)) from error
         _check_lengths(model, sentences)
         wanted = str(fields.get("alternatives") or 0)[:3]
@@ -229,7 +228,7 @@ class Service:
         async with self._running:
             try:
                 content = await self._translated_file(request, fields, text_format)
-            except (ValueError, OSError) as error:  # it is damaged
+            except (ValueError, OSError) as error:  # the file is damaged
                 raise HTTPException(400, str(error)) from error
         name = request.state.files.add(content, text_format.endings[0])
         return JSONResponse({"translatedFileUrl": f"{request.base_url}download_file/{name}"})
@@ -306,7 +305,7 @@ class Service:
         self._count(request, self._client(request, fields), characters)
 
     def _client(self, request: Request, fields: Mapping[str, Any]) -> str:
-        """Check the key of a request, and count it; without keys, nobody has a name."""
+        """Check the key of a request, and count the request; return the client, "" without keys."""
         if self.keys is None:
             return ""
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -346,10 +345,10 @@ class Service:
     def _direction_and_model(
         self, fields: Mapping[str, Any], text: str
     ) -> tuple[Languages, ServedModel, dict[str, Any]]:
-        """The direction of a request, its model, and the language that was detected."""
+        """Return the direction of a request, its model, and the detected language."""
         given, wanted = str(fields.get("source", "auto")), str(fields.get("target"))
         found: list[Languages] = []
-        for sources, targets in self._languages:  # a name may mean other languages to other models
+        for sources, targets in self._languages:  # language names depend on the model
             target = known_language(wanted, targets)
             some = sources if given == "auto" else [known_language(given, sources)]
             found += [pair for x in some if (pair := (str(x), str(target))) in self.directions]
@@ -374,12 +373,12 @@ def _check_lengths(model: ServedModel, sentences: Iterable[str]) -> None:
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of work, which is cancelled if the client goes; its body has been read."""
+    """Await work, and cancel it if the client disconnects; the body must have been read."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():  # nobody reads the answer
+        if not task.done():  # the client has disconnected
             raise HTTPException(400, CLOSED)
         return task.result()
     finally:
@@ -393,14 +392,14 @@ async def _disconnected(request: Request) -> None:
 
 
 async def _refusal(_: Request, error: Exception) -> JSONResponse:
-    """The answer to a request that is refused, or has failed for a reason that stays in the log."""
+    """Answer a rejected or failed request; only the log has the reason of a failure."""
     if isinstance(error, HTTPException):
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
     return JSONResponse({"error": "The translation failed."}, 500)
 
 
 def make_app(service: Service, allow_origins: Sequence[str] = ()) -> Monitor:
-    """The application of a service; pages of allow_origins may ask it from a browser."""
+    """Make the application of a service; web pages of allow_origins may call it in a browser."""
     routes = [
         Route("/translate", service.translate, methods=["POST"]),
         Route("/translate_file", service.translate_file, methods=["POST"]),

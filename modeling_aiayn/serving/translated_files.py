@@ -1,4 +1,4 @@
-"""Translated files, which clients fetch after the translation, as LibreTranslate has it."""
+"""Translated files, which clients download after the translation, as in LibreTranslate."""
 
 import secrets
 import time
@@ -11,11 +11,11 @@ MAX_FILES, MAX_SECONDS = 100, 600
 
 
 class TranslatedFiles:
-    """Keeps files in a folder for some minutes. Nobody can guess their names."""
+    """Keeps files in a folder for some minutes. Their names cannot be guessed."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
-        self._files: dict[str, float] = {}  # the time of each
+        self._files: dict[str, float] = {}  # creation times
 
     def add(self, content: bytes, ending: str) -> str:
         """Keep a file; return its name."""
@@ -29,12 +29,12 @@ class TranslatedFiles:
         return name
 
     def path(self, name: str) -> Path | None:
-        """The place of a file, if it is still here."""
+        """Return the path of a file, or None if it was deleted."""
         return self._folder / name if name in self._files else None
 
 
 @asynccontextmanager
 async def with_files(_: object) -> AsyncGenerator[dict[str, TranslatedFiles]]:
-    """Give the requests of an application a folder, which is deleted at its end."""
+    """Give the requests of an application a folder; delete it when the application ends."""
     with TemporaryDirectory(prefix="aiayn-") as folder:
         yield {"files": TranslatedFiles(folder)}

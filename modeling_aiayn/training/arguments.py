@@ -9,7 +9,7 @@ import torch
 from transformers import GenerationConfig, Seq2SeqTrainingArguments
 from transformers.hf_argparser import HfArg
 
-# The value of optim that transformers does not have.
+# A value of optim that transformers does not have.
 MUON = "muon"
 # Schedules of transformers that follow the score of metric_for_best_model.
 PLATEAU_SCHEDULES = ("reduce_lr_on_plateau", "greedy")
@@ -25,8 +25,8 @@ class RunArguments(Seq2SeqTrainingArguments):
     only translation uses them.
 
     Raises:
-        ValueError: A value is invalid, an option is not supported, or each of several launched
-            processes would train alone.
+        ValueError: A value is invalid, an option is not supported, or several launched processes
+            are not connected.
     """
 
     pad_to_multiple_of: int | None = HfArg(
@@ -107,10 +107,10 @@ class RunArguments(Seq2SeqTrainingArguments):
         self.optim = Seq2SeqTrainingArguments.optim if is_muon else self.optim
         super().__post_init__()
         self.optim = MUON if is_muon else self.optim
-        # accelerate launch --mixed_precision sets a variable, which transformers obeys.
+        # accelerate launch --mixed_precision sets an environment variable that transformers reads.
         self.bf16 |= self.mixed_precision == "bf16"
         self.fp16 |= self.mixed_precision == "fp16"
-        if self.lr_scheduler_type in PLATEAU_SCHEDULES:  # torch expects a loss
+        if self.lr_scheduler_type in PLATEAU_SCHEDULES:  # torch's default is "min"
             given: Any = self.lr_scheduler_kwargs  # type: ignore[has-type]
             mode = "max" if self.greater_is_better else "min"
             self.lr_scheduler_kwargs = {"mode": mode} | (given or {})
@@ -148,11 +148,11 @@ class AiaynTrainingArguments(RunArguments):
     """Training arguments of translation.
 
     Raises:
-        ValueError: As for RunArguments; or a schedule other than noam lacks a learning rate, or
+        ValueError: As in RunArguments; or a schedule other than noam lacks a learning rate, or
             the batch size is given in two ways.
 
     Departs from the paper: without max_tokens_per_batch, batches hold a fixed number of sentences;
-    with it, one limit holds for source plus target tokens. The paper has about 25,000 of each.
+    with it, source plus target tokens have one limit. The paper has about 25,000 of each.
     """
 
     max_tokens_per_batch: int | None = HfArg(

@@ -26,8 +26,8 @@ from .resume.settings import LOSSES, model_settings
 def average_weights(folders: Iterable[Path], dtype: torch.dtype | None = None) -> dict[str, Tensor]:
     """The mean of several models' weights by name; sums are in float64.
 
-    A tied matrix is included once, as it is saved. For checkpoints of a run with ema_decay, these
-    are the means of its averaged weights. Without a dtype, the means keep the weights' type.
+    A tied matrix is included once, as it is saved. For checkpoints of a run with ema_decay, the
+    mean of their averaged weights is computed. Without a dtype, the means keep the weights' type.
 
     Raises:
         ValueError: Weights have other names, shapes or types than in the first model, or one is
@@ -89,11 +89,11 @@ def last_checkpoints(run: Path, number: int) -> list[Path]:
 
 
 def best_checkpoints(run: Path, number: int, metric: str) -> list[Path]:
-    """The checkpoints that scored best in the run's evaluations by loss, bleu..., best first."""
+    """The checkpoints with the best loss, bleu, ... in the run's evaluations, best first."""
     metric = metric.removeprefix("eval_")
     key = f"eval_{metric}"
     folders = list_checkpoints(run)
-    # If a signal postponed an evaluation, a later log has it: the next checkpoint's, or the run's.
+    # If a signal postponed an evaluation, it is in a later log: the next checkpoint's or the run's.
     logs = [path for folder in (run, *folders) if (path := folder / TRAINER_STATE_NAME).is_file()]
     entries = [entry for path in logs for entry in read_json_object(path)["log_history"]]
     scores = {entry["step"]: entry[key] for entry in entries if key in entry}
@@ -130,7 +130,7 @@ def _check_folder(folder: Path) -> None:
 def write_average(folders: list[Path], output: Path, dtype: str | None = None) -> None:
     """Write a model: weights are the mean over all folders, other files come from the last one.
 
-    Its card has the data of the run's card. The folder appears whole or not at all.
+    Its card has the metadata of the run's card. The folder is written completely or not at all.
     """
     check_unused(output)
     check_same_model(folders)
@@ -154,7 +154,7 @@ def write_average(folders: list[Path], output: Path, dtype: str | None = None) -
 
 
 def _card_of_mean(folders: list[Path], name: str) -> str | None:
-    """A card with the data of that of the last model's run, without its scores; None without it."""
+    """Make a card from the card of the last model's run, without scores; None if it has no card."""
     last = folders[-1].resolve()
     owner = last.parent if last.name.startswith(PREFIX_CHECKPOINT_DIR) else last
     if not (owner / "README.md").is_file():

@@ -52,10 +52,10 @@ def cut_batches(
 ) -> list[NDArray[np.int64]]:
     """Divide the indices of pairs into batches of at most max_tokens, in random order.
 
-    The number of batches and their sizes depend on the lengths alone, [pairs, 2] in tokens with
+    The number of batches and their sizes depend only on the lengths, [pairs, 2] in tokens with
     padding. The generator only decides which of the pairs with equal lengths go into which batch,
-    and the order of the batches. Their number is made a multiple of num_processes, by halving some.
-    If count is given, it is that number: random batches are left out, or large ones are halved.
+    and the order of the batches. Some batches are halved to make their number a multiple of
+    num_processes, or count if given; if there are more than count, random ones are left out.
     """
     longest = int(lengths.sum(1).max(initial=0))
     if longest > max_tokens:
@@ -104,9 +104,9 @@ def _halve(
 
 
 class TokenBatches(Sampler[list[int]]):
-    """The batches of one process, in another order in each epoch; see `cut_batches`.
+    """The batches of one process, in a different order in each epoch; see `cut_batches`.
 
-    All processes have the same number of batches, and all epochs. draw returns the indices of an
+    All processes and all epochs have the same number of batches. draw returns the indices of an
     epoch's pairs; None: all pairs.
     """
 
@@ -156,8 +156,8 @@ class LengthGroups(Sampler[int]):
     """Order examples so that each batch holds similar lengths, and shuffle the batches.
 
     The sampler of transformers repeatedly goes from long batches to short ones, and the size of the
-    gradients follows. Shuffled batches have no such pattern. The longest of an example's lengths,
-    [examples, columns], counts.
+    gradients follows. Shuffled batches have no such pattern. lengths are [examples, columns]; an
+    example's longest column counts.
     """
 
     def __init__(self, lengths: Lengths, batch_size: int, seed: int) -> None:

@@ -28,7 +28,7 @@ class Corpus:
     """Pairs of one direction."""
 
     data: DataArguments
-    weight: float = 1.0  # of its share of an epoch
+    weight: float = 1.0  # factor of its share of an epoch
     back_translated: bool = False  # whether a model wrote the sources
 
     @property
@@ -38,12 +38,12 @@ class Corpus:
 
     @property
     def name(self) -> str:
-        """Its direction, as in en-de."""
+        """Its direction, such as en-de."""
         return "-".join(self.languages)
 
 
 def read_corpora(data: DataArguments) -> list[Corpus]:
-    """Read the corpora of a run from the file `data.corpora`; without a file, data is the only one.
+    """Read a run's corpora from the file `data.corpora`; without it, data is the only corpus.
 
     The file is a YAML list of mappings. A mapping has flags of `DataArguments`, which override
     those of data, and may have "weight" and "back_translated". With both_directions, it gives two
@@ -51,7 +51,7 @@ def read_corpora(data: DataArguments) -> list[Corpus]:
 
     Raises:
         OSError: There is no such file.
-        ValueError: The file has another format, or data has files of its own.
+        ValueError: The file has the wrong format, or a flag cannot be used with corpora.
     """
     if data.corpora is None:
         return [Corpus(data)]
@@ -64,7 +64,7 @@ def read_corpora(data: DataArguments) -> list[Corpus]:
 
 
 def tokens_of(corpora: Sequence[Corpus]) -> list[str]:
-    """The tokens in front of sources: tags of languages, if there are several, and <bt>."""
+    """The tokens before sources: language tags, if there are several directions, and <bt>."""
     languages = {language for corpus in corpora for language in corpus.languages}
     tags = [f"<2{language}>" for language in sorted(languages) if has_several(corpora)]
     return tags + [BACK_TRANSLATED] * any(corpus.back_translated for corpus in corpora)
@@ -94,7 +94,7 @@ def _directions(entry: Any, data: DataArguments) -> list[Corpus]:
     given = replace(data, **changes)
     if given.both_directions and facts.get("back_translated"):
         raise ValueError(f"{data.corpora}: back_translated excludes both_directions, in {entry}.")
-    # Languages in both orders are read from the same columns.
+    # Both directions read the same columns.
     columns = given.columns or ",".join(given.languages())
     forward = replace(given, columns=columns, both_directions=False)
     reverse = replace(forward, source_lang=given.target_lang, target_lang=given.source_lang)
@@ -103,7 +103,7 @@ def _directions(entry: Any, data: DataArguments) -> list[Corpus]:
 
 
 class Mixture:
-    """The pairs of all corpora. Each epoch draws about as many of them as there are.
+    """The pairs of all corpora. Each epoch draws about as many pairs as there are in total.
 
     The share of a corpus in an epoch is proportional to weight * size ** (1 / temperature). At
     temperature 1, all pairs are drawn equally often. A higher temperature makes the shares more
@@ -126,7 +126,7 @@ class Mixture:
         return sum(self.draws)
 
     def draw(self, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Indices of the rows of an epoch; a corpus with fewer pairs is repeated."""
+        """Draw the row indices of an epoch; a corpus with too few pairs is repeated."""
         drawn = []
         for end, size, count in zip(np.cumsum(self.sizes), self.sizes, self.draws, strict=True):
             whole, rest = divmod(count, size)
@@ -149,7 +149,7 @@ class Mixture:
 
 
 def with_languages(pairs: Dataset, corpus: Corpus) -> Dataset:
-    """Held-out pairs with their languages in columns."""
+    """Add columns with the languages of held-out pairs."""
     for name, language in zip(SETTINGS, corpus.languages, strict=True):
         pairs = pairs.add_column(name, [language] * len(pairs))
     return pairs

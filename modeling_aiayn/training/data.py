@@ -40,12 +40,12 @@ from .batches import PAIR
 logger = logging.getLogger(__name__)
 
 EMBEDDED_HELD_OUT_SIZE = 1000
-# Files that are read only together with others.
+# Flags that need another flag, and that other flag.
 NEEDS = dict.fromkeys(("validation_file", "test_file"), "train_file")
 NEEDS["train_file"] = "validation_file"
 
 
-# Names of files in the cache: left by killed processes, and computed from the pairs.
+# Patterns of files in the cache: unfinished ones of killed processes, and results from the pairs.
 UNFINISHED = ("tmp*",)
 COMPUTED = ("cache-*.arrow", "vocabulary-*.json")
 
@@ -135,12 +135,12 @@ class DataArguments:
     )
 
     def languages(self, start_from: str | None = None, hub: bool = False) -> Languages:
-        """The languages. A missing one is that of the model start_from, or en or de."""
+        """Source and target language; missing ones come from start_from, or are en and de."""
         return choose_languages(self.source_lang, self.target_lang, start_from, hub)
 
 
 def load_splits(data: DataArguments) -> dict[str, Any]:
-    """Read the pairs that data names: "train" and "validation", and "test" if there are any.
+    """Read the pairs that data names: "train" and "validation", and perhaps "test".
 
     One of several corpora may lack any of them. "train" is a `Dataset`, or with streaming an
     `IterableDataset`, shuffled by a buffer.
@@ -163,7 +163,7 @@ def load_splits(data: DataArguments) -> dict[str, Any]:
 
 
 def _augmented(splits: dict[str, Any], data: DataArguments) -> dict[str, Any]:
-    """Splits with more or fewer training pairs, as the flags say."""
+    """Clean the training pairs and add to them, as the flags say."""
     workers = data.preprocessing_num_workers
     languages = data.languages() if data.check_languages else ()
     codes = [iso_639(language, is_macro=True) for language in languages]
@@ -179,7 +179,7 @@ def _augmented(splits: dict[str, Any], data: DataArguments) -> dict[str, Any]:
 
 
 def check_sources(data: DataArguments) -> None:
-    """Check that the flags that say where pairs come from fit each other."""
+    """Check that the flags that name the sources of pairs do not contradict each other."""
     if data.dataset_name is not None and data.train_file is not None:
         raise ValueError("Give either dataset_name or train_file, not both.")
     for name, needed in NEEDS.items():
@@ -192,7 +192,7 @@ def check_sources(data: DataArguments) -> None:
 
 
 def check_max_length(data: DataArguments, config: PreTrainedConfig) -> None:
-    """Check that a model with a table of positions has one for each token of the longest pair."""
+    """Check that a learned position table has max_length positions."""
     is_learned = getattr(config, "position_type", "learned") == "learned"
     limit = getattr(config, "max_position_embeddings", None) if is_learned else None
     if limit is not None and data.max_length > limit:
@@ -254,8 +254,8 @@ def encode_pairs(
 ) -> Dataset:
     """Encode "source" and "target" as columns "input_ids" and "labels"; drop long pairs.
 
-    A tokenizer of many languages adds the tags of those in its settings, or of `languages`;
-    direction is as for `pair_encoder`.
+    A multilingual tokenizer adds the tags of the languages in its settings, or in `languages`.
+    `direction` holds `languages` and `first` of `pair_encoder`.
     At most max_length tokens are allowed on each side, including `</s>`. Messages contain `name`.
     """
     features = Features({name: List(Value("int32")) for name in PAIR})
@@ -280,7 +280,7 @@ def pair_encoder(
     languages: Languages | None = None,
     first: Sequence[int] = (),
 ) -> Callable[[dict[str, list[str]]], dict[str, Any]]:
-    """The function of batches for `encode_pairs`; each source begins with the ids first."""
+    """Return the function that encodes batches; each source begins with the ids in first."""
     tags = LanguageTags.needed_by(source_tokenizer)
     source_lang, target_lang = languages_of(source_tokenizer)
     if languages is not None and (tags := LanguageTags.of(source_tokenizer)):

@@ -25,8 +25,8 @@ def with_depth(
     """Copy a translation model, with other numbers of layers.
 
     A shorter stack keeps the first layer, the last one, and layers at even distances between them.
-    A taller stack has all layers, and after some of them copies whose outputs are zero: it computes
-    what it computed before. A depth that is not given stays, and so does the model.
+    A taller stack has all layers, and copies of some, whose outputs are zero: it computes the same
+    as before. A depth that is not given does not change. The original model is not modified.
     """
     config = AiaynConfig.from_dict(model.config.to_dict() | dict(depths))
     for name, depth in depths.items():
@@ -59,7 +59,7 @@ def with_depth(
 def kept_layers(saved: int, wanted: int) -> list[int]:
     """For each of `wanted` layers, the index of the saved layer that it copies.
 
-    A repeated index stands for a layer that is added after the one that it copies.
+    A repeated index is a new layer, which is added after the layer that it copies.
     """
     if wanted > saved:
         return [number * saved // wanted for number in range(wanted)]

@@ -29,7 +29,7 @@ def check_can_average(trainer: Seq2SeqTrainer) -> None:
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:
-    """The weights in a folder, in one file or several; averaged ones if the folder has them."""
+    """Load the weights in a folder, from one file or several; averaged weights if it has them."""
     if (folder / EMA_FOLDER).is_dir():
         folder = folder / EMA_FOLDER
     paths = sorted(folder.glob("model*.safetensors"))
@@ -49,7 +49,7 @@ class EmaCallback(TrainerCallback):
         self.average: dict[str, Tensor] = {}
 
     def begin(self, checkpoint: Path | None) -> None:
-        """Begin without an average, or continue from that of a checkpoint."""
+        """Begin without an average, or continue from a checkpoint's average."""
         self.average = load_weights(checkpoint) if self.decay and checkpoint else {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -66,7 +66,7 @@ class EmaCallback(TrainerCallback):
         self.average = average
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Add the update's weights."""
+        """Add the weights after this update to the average."""
         parameters = dict(kwargs["model"].named_parameters())
         weight = 1 - ema_decay(self.decay, state.global_step)
         with torch.no_grad():
@@ -74,7 +74,7 @@ class EmaCallback(TrainerCallback):
                 average.lerp_(parameters[name], weight)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Give the model the last average, or the best checkpoint's if that is to be kept."""
+        """Give the model the last average, or with load_best_model_at_end the best checkpoint's."""
         best = state.best_model_checkpoint
         if args.load_best_model_at_end and best is not None:
             kwargs["model"].load_state_dict(load_weights(Path(best)), strict=False)

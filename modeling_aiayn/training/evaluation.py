@@ -19,7 +19,7 @@ from ..tokenization import decode_lines
 class LossMeter:
     """The mean loss over all labels of an evaluation, which does not depend on the batches.
 
-    With shifts_labels, as for a language model, a label is the target of the position before it.
+    With shifts_labels, as for a language model, each label is the target of the previous position.
     """
 
     def __init__(self, *, shifts_labels: bool) -> None:
@@ -27,7 +27,7 @@ class LossMeter:
         self.sums = torch.zeros(2, dtype=torch.float64)
 
     def reset(self) -> None:
-        """Start from zero."""
+        """Set the sums to zero."""
         self.sums.zero_()
 
     def add(self, loss: Tensor, labels: Tensor) -> None:
@@ -46,9 +46,9 @@ class LossMeter:
 
 
 def mask_repeats(labels: Tensor, accelerator: Accelerator) -> Tensor:
-    """This process's labels, [B] or [B, T], with -100 for rows that accelerate repeats.
+    """Set labels of rows that accelerate repeats to -100, in this process's labels, [B] or [B, T].
 
-    Numbers, the labels of a regression, are returned as they are.
+    Floating-point labels, as of a regression, are returned unchanged.
     """
     state = accelerator.gradient_state
     has_repeats = state.end_of_dataloader and state.remainder > 0
@@ -60,7 +60,7 @@ def mask_repeats(labels: Tensor, accelerator: Accelerator) -> Tensor:
 
 @contextmanager
 def kept_generation_config(model: Any) -> Iterator[None]:
-    """Undo the defaults, such as max_length=20, that the library writes when it evaluates."""
+    """Undo the defaults, such as max_length=20, that transformers writes during evaluation."""
     kept = getattr(model, "generation_config", None)
     if kept is None:
         yield
@@ -77,7 +77,7 @@ def translation_metrics(
 ) -> Callable[[EvalPrediction], dict[str, float]]:
     """Build compute_metrics for AiaynTrainer, BLEU and chrF, with the target's tokenizer.
 
-    If directions, one for each reference, are given, bleu is the mean of theirs, bleu_en-de, ...
+    If directions has one for each reference, bleu is the mean of bleu_en-de and the other scores.
     """
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:

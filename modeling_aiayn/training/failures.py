@@ -19,7 +19,7 @@ OUT_OF_MEMORY = re.compile("out of memory|can't allocate memory")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory was not enough, on a CPU or on an accelerator."""
+    """Whether an error means that memory was not enough, on a CPU or on an accelerator."""
     is_torch = isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error)) is not None
     return isinstance(error, MemoryError) or is_torch
 
@@ -49,16 +49,16 @@ class DivergenceGuard:
         self.loss: Tensor | float = 0.0
 
     def add(self, loss: Tensor) -> None:
-        """Add the loss of a batch, [], to that of the update."""
+        """Add a batch's loss, [], to the update's loss."""
         self.loss = self.loss + loss
 
     def check(self, gradient_norm: Tensor | float | None) -> None:
         """Check an update whose gradients are complete; if it is bad, log it and raise."""
         loss, norm = self._mean_of_processes(gradient_norm)
-        # Loss scaling makes infinite norms usual: the scaler skips such updates.
+        # With loss scaling, infinite norms are normal: the scaler skips such updates.
         has_scaler = getattr(self.trainer.accelerator, "scaler", None) is not None
         is_finite = math.isfinite(loss) and (has_scaler or math.isfinite(norm))
-        # A loss function of the user's may have another scale.
+        # A user's own loss function may have another scale.
         is_own = self.trainer.compute_loss_func is not None
         if is_finite and (is_own or loss <= self.worst_loss):
             return
@@ -79,14 +79,14 @@ class DivergenceGuard:
         measured = torch.stack([torch.as_tensor(x).cpu().double() for x in (self.loss, norm)])
         self.loss = 0.0
         if accelerator.num_processes > 1:
-            # All processes stop together, even if one of them alone has seen a NaN.
+            # All processes stop together, even if only one of them has a NaN.
             measured = accelerator.reduce(measured.float().to(accelerator.device), "mean").cpu()
         loss, mean_norm = measured.tolist()
         return loss, mean_norm
 
 
 def worst_loss(model: nn.Module) -> float:
-    """The loss, in nats per token, above which training has diverged; infinite without tokens."""
+    """The loss above which training has diverged, in nats per token; infinity without lm_head."""
     if not hasattr(model, "lm_head"):
         return math.inf
     config: Any = model.config

@@ -49,14 +49,14 @@ NEEDS = dict.fromkeys(OF_START, "start_from")
 NEEDS |= {"add_language": "like", "merge_lora": "lora_rank"}
 # LoRA scales its products by alpha / rank.
 LORA_ALPHA_OVER_RANK = 2
-# In the folder of an adapter, its base with new tokens.
+# Subfolder of an adapter's folder, for its base model if that has new tokens.
 BASE_FOLDER = "base"
 LORA_MODULES = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
 
 
 @dataclass
 class FineTuningArguments:
-    """The saved model to start from, and the parameters of it to train."""
+    """The saved model to start from, and which of its parameters to train."""
 
     start_from: str | None = HfArg(
         default=None,
@@ -138,7 +138,7 @@ class SavedModel:
         _freeze_parts(loaded, flags.freeze or ())
         self._model: nn.Module = loaded
         if flags.lora_rank is not None:
-            if loaded.name_or_path != str(path):  # the base model's, if path holds an adapter
+            if loaded.name_or_path != str(path):  # path holds an adapter of that model
                 raise ValueError(
                     f"{path} holds an adapter, and lora_rank needs a whole model. Train the "
                     "adapter with --merge_lora true, and start from its folder."
@@ -161,7 +161,7 @@ class SavedModel:
             model.generation_config.forced_bos_token_id = first[0]
 
     def _save_base(self, model: Any, folder: str, is_saving: bool) -> None:
-        """Save the base of an adapter with new tokens, which start_from lacks."""
+        """Save an adapter's base model with the new tokens, because start_from lacks them."""
         model.name_or_path = folder
         source, target = self._tokenizers
         if is_saving:
@@ -180,7 +180,7 @@ class SavedModel:
 
 
 def check_both_directions(source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase) -> None:
-    """Check that both languages of a saved model have one vocabulary: each text is read by both."""
+    """Check that a saved model's languages share a vocabulary: each text is source and target."""
     if source is not target or LanguageTags.needed_by(source):
         raise ValueError(
             "both_directions needs one vocabulary for both languages, without tags of languages, "
@@ -211,7 +211,7 @@ def _check_flags(path: str | Path, model: ModelArguments, args: AiaynTrainingArg
 def _read_changes(
     model: ModelArguments, flags: FineTuningArguments
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read dropout rates and numbers of layers in config_overrides; the rest belongs to the model.
+    """Read dropout rates and numbers of layers from config_overrides; reject other fields.
 
     An adapter is loaded into its base model as it was saved, so LoRA cannot change layers.
     """
@@ -286,7 +286,7 @@ def _with_lora(
 ) -> nn.Module:
     from peft import LoraConfig, get_peft_model
 
-    layers = ["encoder.embed_tokens"]  # which tied ones follow
+    layers = ["encoder.embed_tokens"]  # tied layers follow it
     if not model.config.tie_word_embeddings and model.config.decoder_vocab_size is None:
         layers += ["decoder.embed_tokens", "lm_head"]
     config = LoraConfig(
@@ -303,9 +303,9 @@ def _with_lora(
 def complete_adapter(folder: str | Path, base: str) -> None:
     """Write the base model's name into an adapter's folder, and delete an earlier merged model.
 
-    peft notes the path that the base was loaded from, even that of the bundled model. A merged
-    model in the folder comes from a shorter run, and would be loaded in place of the adapter.
-    If tokens are new, the base is in BASE_FOLDER.
+    peft writes the path from which the base was loaded, even for a bundled model. A merged model in
+    the folder comes from a shorter run, and would be loaded instead of the adapter. If there are
+    new tokens, the base is in BASE_FOLDER.
     """
     base = str(own) if (own := Path(folder, BASE_FOLDER)).is_dir() else base
     for merged in (*Path(folder).glob("model*.safetensors*"), Path(folder) / CONFIG_NAME):
@@ -316,7 +316,7 @@ def complete_adapter(folder: str | Path, base: str) -> None:
 
 
 def replace_adapter(merged: AiaynForConditionalGeneration, folder: str | Path) -> None:
-    """Replace the adapter in a folder by the whole model, with the adapter merged into it.
+    """Replace the adapter in a folder by the whole model into which it was merged.
 
     If the run is killed in between, the resumed run calls `complete_adapter`, which deletes the
     whole model.

@@ -1,4 +1,4 @@
-"""Loaders of batches: padding, and batches with at most a number of tokens."""
+"""Data loaders: padding, and batches with a maximum number of tokens."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ from .streams import StreamCollator, StreamPositions, TokenStream
 def set_epoch(loader: DataLoader[Any], epoch: int) -> None:
     """Tell a loader's samplers their epoch.
 
-    Old releases of transformers do not, in the epoch in which a run resumes.
+    Old releases of transformers do not do this in the epoch in which a run resumes.
     """
     sampler: Any = getattr(loader, "batch_sampler", None)  # users may pass other loaders
     while sampler is not None:  # accelerate wraps them
@@ -36,7 +36,7 @@ def set_epoch(loader: DataLoader[Any], epoch: int) -> None:
 
 
 def worker_start_method(args: RunArguments) -> str | None:
-    """How the workers of loaders start; transformers 5.4 has no argument for it."""
+    """Start method of loader workers; None with transformers 5.4, which has no such argument."""
     return getattr(args, "dataloader_multiprocessing_context", None)
 
 
@@ -51,8 +51,8 @@ def separate_workers(loader: DataLoader[Any]) -> DataLoader[Any]:
     if getattr(inner.worker_init_fn, "func", None) is not _leave_group:
         inner.worker_init_fn = partial(_leave_group, then=inner.worker_init_fn)
         if inner.persistent_workers:
-            # Their seed is drawn once, and once more when a run resumes. With a generator of their
-            # own the draw leaves the random state of the run as it is.
+            # The workers' seed is drawn once, and again when a run resumes. Their own generator
+            # keeps these draws from changing the random state of the run.
             inner.generator = torch.Generator().manual_seed(torch.initial_seed())
     return loader
 
@@ -60,7 +60,7 @@ def separate_workers(loader: DataLoader[Any]) -> DataLoader[Any]:
 def _leave_group(worker: int, then: Callable[[int], object] | None = None) -> None:
     if hasattr(os, "setpgrp"):  # not on Windows
         os.setpgrp()
-    # Some schedulers signal every process of a job. The trainer ends its workers by SIGTERM.
+    # Some schedulers signal every process of a job. SIGTERM stays: trainers end workers with it.
     for number in set(SIGNALS) - {signal.SIGTERM}:
         signal.signal(number, signal.SIG_IGN)
     if then is not None:
@@ -68,10 +68,10 @@ def _leave_group(worker: int, then: Callable[[int], object] | None = None) -> No
 
 
 class TensorCollator:
-    """Pads examples into tensors by a collator of the library with return_tensors="np".
+    """Pads examples into tensors with a collator of transformers that has return_tensors="np".
 
-    If the library makes tensors itself, number by number from lists, a batch takes twice as long,
-    and a GPU waits for it. The model makes decoder_input_ids of labels, where it can.
+    If transformers makes tensors itself, number by number from lists, a batch takes twice as long,
+    and a GPU waits for it. decoder_input_ids are added if the model can make them from labels.
     """
 
     def __init__(self, collator: Any, model: nn.Module | None = None) -> None:
@@ -79,7 +79,7 @@ class TensorCollator:
         self.pad_to_multiple_of: int | None = collator.pad_to_multiple_of
 
     def __call__(self, examples: list[Any]) -> dict[str, Tensor]:
-        """Pad examples to the longest one: [B, T] for ids, and [B] for one label of each."""
+        """Pad examples to the longest one: [B, T] for ids, [B] if each example has one label."""
         batch = {}
         for name, array in self.collator(examples).items():
             if array is None:
@@ -96,7 +96,7 @@ class TensorCollator:
 def padding_collator(
     tokenizer: PreTrainedTokenizerBase, model: nn.Module, pad_to_multiple_of: int | None
 ) -> TensorCollator:
-    """The collator that pads a batch for a model's task."""
+    """Return the collator that pads batches for a model's task."""
     options: dict[str, Any] = {"pad_to_multiple_of": pad_to_multiple_of, "return_tensors": "np"}
     if getattr(model.config, "is_encoder_decoder", False):
         if tokenizer.padding_side != "right":
@@ -148,7 +148,7 @@ def token_batch_loader(
             dataset, draw = dataset.rows, dataset.draw
         lengths = padded_lengths(token_lengths(dataset, PAIR), pad_to_multiple_of)
         processes = (args.order_seed, args.process_index, args.world_size)
-        # The sampler gives this process its share; accelerate.prepare would divide it once more.
+        # The sampler gives this process its share; accelerate.prepare would divide it again.
         batches = TokenBatches(lengths, max_tokens, *processes, draw)
         options = {"dataset": dataset, "batch_sampler": batches, "collate_fn": collate}
     return DataLoaderShard(

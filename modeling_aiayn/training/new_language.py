@@ -18,15 +18,15 @@ from ..tokenization import NLLB_TAG, SPACE, vocabulary_sha256
 
 logger = logging.getLogger(__name__)
 
-MIN_COUNT = 2  # of a new character, and of a new piece
-# Each piece of a word is written as one character from here on, none of which is a blank.
+MIN_COUNT = 2  # minimum count of a new character or piece in the texts
+# Each piece of a word is written as one character, from this code point on. None is whitespace.
 FIRST_CHARACTER = 0x10000
 
 
 def add_language(
     model: AiaynForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, name: str, like: str
 ) -> None:
-    """Add a language's tag behind all other entries; its embedding is a copy of like's.
+    """Append a language's tag to the vocabulary; its embedding is a copy of like's.
 
     Raises:
         ValueError: The model does not have the language like, has name already, or its tokenizer
@@ -53,7 +53,7 @@ def add_pieces(
     files: Sequence[str],
     limit: int,
 ) -> None:
-    """Add the characters of texts that a vocabulary lacks, and at most limit frequent pieces.
+    """Add characters of texts that are missing in a vocabulary, and at most limit frequent pieces.
 
     Byte-pair encoding (Sennrich et al. 2016) continues on the pieces of the texts' words, so new
     merges come after all others. The embedding of a new piece is the mean of the embeddings of the
@@ -70,7 +70,7 @@ def add_pieces(
     characters = Counter[str]()
     for word, count in words.items():
         characters.update({character: word.count(character) * count for character in {*word}})
-    # With the added tokens. A gap in the ids of the BPE model would move those when it is loaded.
+    # Include added tokens: if the BPE model's ids had a gap, loading would change their ids.
     vocabulary = tokenizer.get_vocab()
     missing = sorted(x for x, n in characters.items() if x not in vocabulary and n >= MIN_COUNT)
     spelled = {x: [piece.id for piece in backend.model.tokenize(x)] for x in missing}
@@ -120,7 +120,7 @@ def _is_of_word(piece: str) -> bool:
 
 
 def _new_merges(bpe: models.BPE, words: Mapping[str, int], limit: int) -> list[tuple[str, str]]:
-    """The merges that byte-pair encoding learns next, of pieces of words with their counts."""
+    """Learn the next merges of byte-pair encoding from words and their counts."""
     pieces: dict[str, str] = {}
     written = Counter[str]()
     for word, count in words.items():
@@ -128,7 +128,7 @@ def _new_merges(bpe: models.BPE, words: Mapping[str, int], limit: int) -> list[t
         if any(token.startswith("<") and token not in word for token in tokens):
             continue  # with an unknown character, or its bytes
         for token in tokens:
-            # No piece grows over punctuation or digits, which the blank separates.
+            # A space replaces punctuation and digits, so that no merge crosses them.
             character = chr(FIRST_CHARACTER + len(pieces)) if _is_of_word(token) else " "
             pieces.setdefault(token, character)
         written["".join(map(pieces.__getitem__, tokens))] += count

@@ -6,8 +6,8 @@ directions, not only in the few in which its gradients are large. As in Liu et a
 (arXiv:2502.16982), updates are scaled to the size of Adam's, so that both have one learning rate.
 
 torch.optim.Muon computes in bfloat16, one matrix after the other. On a CPU without bfloat16
-instructions it takes several times as long as the rest of an update. So here products are in
-float32 there, and matrices of one shape are computed together.
+instructions, it takes several times as long as the rest of an update. So on such CPUs, products
+here are in float32. Matrices of the same shape are computed together.
 
 Departs from the paper: section 5.3 has Adam for all parameters.
 """
@@ -49,7 +49,7 @@ def noam_schedule(optimizer: Optimizer, d_model: int, warmup_updates: int) -> La
 
 
 def orthogonalized(matrices: Tensor, dtype: torch.dtype) -> Tensor:
-    """Bring all singular values of matrices, [n, rows, columns], near 1; dtype is the products'."""
+    """Bring all singular values of matrices, [n, rows, columns], near 1; compute in dtype."""
     a, b, c = COEFFICIENTS
     is_tall = matrices.size(1) > matrices.size(2)
     norms = torch.linalg.matrix_norm(matrices, keepdim=True).clamp_min(SMALLEST_NORM)
@@ -70,7 +70,7 @@ def with_momentum(gradient: Tensor, state: dict[str, Any]) -> Tensor:
 
 
 def layer_matrices(model: nn.Module) -> list[nn.Parameter]:
-    """The trained weights of the linear layers in a model's stacks; not those of its heads."""
+    """The trained weights of the linear layers in a model's stacks, without its heads."""
     weights = {
         linear.weight
         for stack in model.modules()
@@ -107,7 +107,7 @@ class MuonAndAdam(Optimizer):
     ) -> None:
         self.adam = adam
         group = {"params": matrices, "lr": lr, "weight_decay": weight_decay}
-        # Some schedules read the peak rate among the defaults.
+        # Some schedules read the peak rate from the defaults.
         super().__init__([group, *adam.param_groups], {"lr": lr})
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -150,7 +150,7 @@ def has_bfloat16_instructions(device_type: str) -> bool:
     if device_type != "cpu":
         return True
     try:
-        # The function has no public name. torch's compiler asks it, too.
+        # The function has no public name. torch's compiler calls it, too.
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     except (AttributeError, RuntimeError):  # torch without oneDNN, as on a Mac
         return False

@@ -17,7 +17,7 @@ from torch import nn
 from transformers import Trainer, TrainingArguments
 from transformers.integrations import is_deepspeed_zero3_enabled
 
-# By these methods accelerate finds the modules of that group.
+# accelerate calls these methods to find the modules of that group.
 EMBEDDING_METHODS = ("get_input_embeddings", "get_output_embeddings")
 GATHER = "stage3_gather_16bit_weights_on_model_save"
 
@@ -51,7 +51,7 @@ def check_whole_weights(trainer: Trainer, option: str) -> None:
 
 
 def check_saves_weights(accelerator: Accelerator) -> None:
-    """Check that a run with ZeRO-3 would save its model, and not only parts of it."""
+    """Check that a run with ZeRO-3 will save the whole model, not only parts of it."""
     plugin = getattr(accelerator.state, "deepspeed_plugin", None)
     config = getattr(plugin, "hf_ds_config", None)
     if config is None or not config.is_zero3():
@@ -65,7 +65,7 @@ def check_saves_weights(accelerator: Accelerator) -> None:
 
 
 def support_fsdp2(accelerator: Accelerator) -> None:
-    """Change how an accelerator with FSDP2 prepares models; others stay as they are."""
+    """Change how an accelerator with FSDP2 prepares models; leave other accelerators unchanged."""
     if not getattr(accelerator, "is_fsdp2", False):  # accelerate before 1.6 has no FSDP2
         return
     # Some builds of torch have no torch.distributed.
@@ -82,11 +82,11 @@ def support_fsdp2(accelerator: Accelerator) -> None:
             prepared = prepare(*args, **kwargs)
         for model in models:
             if hasattr(model, "generate"):
-                # It calls the encoder by itself. Without this, FSDP2 would not collect the
-                # embedding, which belongs to the model as a whole.
+                # generate() calls the encoder directly. Without this, FSDP2 would not gather the
+                # embedding, which belongs to the whole model.
                 register_fsdp_forward_method(model, "generate")
-                # A process whose sentences are complete continues as long as the others: each
-                # step collects weights from all processes.
+                # A process with complete sentences must continue until all are complete, because
+                # each step gathers weights from all processes.
                 model.__dict__["_is_fsdp_managed_module"] = True
         return prepared
 

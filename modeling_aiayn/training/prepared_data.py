@@ -33,7 +33,7 @@ class PreparedData:
     """Pairs and their tokenizers, which are one object if the vocabulary is shared.
 
     Splits are "train" and "validation", both with "input_ids" and "labels", and perhaps "test".
-    All but "train" have their texts, too, and of several corpora each row's languages.
+    All except "train" also have the texts and, if there are several directions, the languages.
     """
 
     splits: dict[str, Any]
@@ -110,12 +110,12 @@ def prepare_data_once(
 ) -> PreparedData:
     """Prepare data in one process of each machine; the others then find it in the cache.
 
-    They wait for a lock. At a barrier they would give up after `args.ddp_timeout` seconds.
+    They wait for a lock, because a barrier would fail after `args.ddp_timeout` seconds.
     """
     is_first = args.local_process_index == 0
     sources = [[x.data.train_file, x.data.dataset_name] for x in read_corpora(data)]
     names = {f"prepare-{Hasher.hash(source)}.lock" for source in sources if any(source)}
-    # In one order, so that no two runs wait for each other.
+    # Sorted, so that two runs never wait for each other.
     paths = sorted(map(Path(config.HF_DATASETS_CACHE).joinpath, names))
     with explained_full_disk(), ExitStack() as stack:
         if not is_first:  # it would repeat the warnings
@@ -129,7 +129,7 @@ def prepare_data_once(
                 locks[path] = lock_file(path)
             except (BlockingIOError, Timeout):
                 logger.info("Another run prepares the same data. Waiting for it.")
-                break  # a later one would be held while waiting for this one
+                break  # do not hold later locks while waiting for this one
         args.distributed_state.wait_for_everyone()
         for path in paths:
             stack.enter_context(locks.get(path) or lock_file(path, is_waiting=True))

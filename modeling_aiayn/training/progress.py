@@ -11,7 +11,7 @@ from transformers import ProgressCallback
 
 from ..losses import IGNORED_LABEL
 
-# Without a terminal there is no bar; then a line of values is printed, at most as often as this.
+# Without a terminal there is no bar. Instead, a line of values is printed, at most this often.
 SECONDS_BETWEEN_LINES = 30
 # Label and format of the logged values that the bar shows.
 _SHOWN = {
@@ -27,7 +27,7 @@ class TokenMeter:
     """Counts the tokens of batches between two entries of the log.
 
     Sums stay on the batches' device until they are read: counting does not wait for the device.
-    With has_target, labels are counted too: they are a text of their own, as in translation.
+    With has_target, labels are counted too, because they are a second text, as in translation.
     """
 
     def __init__(self, has_target: bool = True) -> None:
@@ -81,7 +81,7 @@ class ProgressBar(ProgressCallback):
     """A progress bar that shows the newest logged values, with evaluations printed above it."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Start at the update that is resumed, or the bar would overestimate the speed."""
+        """Start at the resumed update; otherwise the bar would overestimate the speed."""
         super().on_train_begin(args, state, control, **kwargs)
         self.current_step = state.global_step
         if self.training_bar is not None:
@@ -118,7 +118,7 @@ class ProgressBar(ProgressCallback):
 
 
 def training_table(log_history: list[dict[str, Any]]) -> str:
-    """Summarise a trainer's log as a Markdown table."""
+    """Summarize a trainer's log as a Markdown table."""
     entries = [entry for entry in log_history if "tokens_per_second" in entry]
     summary: dict[str, Any] = next(
         (entry for entry in reversed(log_history) if "seconds_of_all_starts" in entry), {}

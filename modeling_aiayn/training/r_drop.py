@@ -1,4 +1,4 @@
-"""R-Drop: two passes with other dropout must agree (Wu et al. 2021, arXiv:2106.14448).
+"""R-Drop: two passes with different dropout must agree (Wu et al. 2021, arXiv:2106.14448).
 
 The paper's loss is the sum of both passes' losses, plus a weight times the mean of both Kullback-
 Leibler divergences between their distributions. A step takes two to three times as long.
@@ -6,7 +6,7 @@ Leibler divergences between their distributions. A step takes two to three times
 Departs from that paper: the loss is half of this sum. So it equals the loss of one pass if both
 passes agree.
 
-In the shapes, N is B * T positions, and C the positions of a chunk.
+In the shapes, N is the number of positions, B * T, and C the number of positions in a chunk.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ LOGITS_IN_CHUNK, LOGITS_IN_GPU_CHUNK = 2**20, 2**24
 
 
 def repeated(inputs: dict[str, Any], shifts_labels: bool = False) -> dict[str, Any]:
-    """A batch's inputs twice, [2B, ...]; shifts_labels makes labels the next position's."""
+    """Repeat a batch's inputs, [2B, ...]; with shifts_labels, each position gets the next label."""
     twice = {
         name: value.repeat(2, *[1] * (value.dim() - 1)) if isinstance(value, Tensor) else value
         for name, value in inputs.items()
@@ -48,7 +48,7 @@ def r_drop_loss(
     """The loss of a repeated batch, [], in nats per label; weight is alpha in the paper.
 
     The outputs' "logits" are [2B, T, V], or a classifier's, [2B, L]. Labels are [2B, T], or [2B];
-    -100 where there is no target. num_items_in_batch counts the labels of the step once.
+    -100 where there is no target. num_items_in_batch counts each label of the step only once.
     """
     logits = outputs["logits"]
     has_one_label = labels.numel() == logits[..., 0].numel()
@@ -75,7 +75,7 @@ class _SummedRDrop(torch.autograd.Function):
         ctx: Any, logits: Tensor, labels: Tensor, weight: float, label_smoothing_factor: float
     ) -> Tensor:
         total = logits.new_zeros((), dtype=torch.promote_types(logits.dtype, torch.float32))
-        # In float16, small gradients would be 0 before a scaler of the loss can enlarge them.
+        # In float16, small gradients would become 0 before loss scaling can enlarge them.
         kept = total.dtype if logits.dtype == torch.float16 else logits.dtype
         gradient = torch.empty_like(logits, dtype=kept)  # [2, N, V]
         most = LOGITS_IN_CHUNK if logits.device.type == "cpu" else LOGITS_IN_GPU_CHUNK

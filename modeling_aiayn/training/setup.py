@@ -97,7 +97,7 @@ def build_config(model: PresetArguments, **derived: Any) -> AiaynConfig:
 def sampled_texts(
     pairs: Dataset | IterableDataset, sides: Sequence[str], limit: int
 ) -> Iterator[str]:
-    """The texts of sides of pairs, one side after the other: at most limit, drawn by a seed."""
+    """Yield at most limit texts of the sides: a random sample, or the beginning of a stream."""
     count = limit // len(sides)
     if isinstance(pairs, IterableDataset):
         pairs = pairs.take(count)
@@ -112,14 +112,14 @@ def sampled_texts(
 
 
 def save_table_length(config: AiaynConfig, *tokenizers: PreTrainedTokenizerBase) -> None:
-    """Tell tokenizers the length of a learned position table: truncation=True then cuts to it."""
+    """Save a learned position table's length in tokenizers: truncation=True then cuts to it."""
     if config.position_type == "learned":
         for tokenizer in tokenizers:
             tokenizer.model_max_length = config.max_position_embeddings
 
 
 class NewModel:
-    """A model to train from scratch, with vocabularies of the training text.
+    """A model to train from scratch, with vocabularies built from the training text.
 
     tokens are added to the vocabulary, which source and target must then share.
     """

@@ -1,4 +1,4 @@
-"""Batches of pairs that are read while training: cut from one window of a stream after another."""
+"""Batches of a stream of pairs, which is read during training, one window after another."""
 
 import copy
 import json
@@ -13,17 +13,17 @@ from torch.utils import data
 from .batches import PAIR, cut_batches, padded_lengths
 
 WINDOW = 100_000  # pairs
-# In a batch, where its worker was in the stream, as JSON.
+# Key of a batch: its worker's position in the stream, as JSON.
 POSITION = "stream_position"
 
-Batch = tuple[list[dict[str, Any]], dict[str, Any]]  # pairs, and where the worker was
+Batch = tuple[list[dict[str, Any]], dict[str, Any]]  # pairs, and the worker's position
 
 
 class TokenStream(data.IterableDataset[Batch]):
-    """Batches of at most max_tokens of an endless stream of encoded pairs; see `cut_batches`.
+    """Batches of at most max_tokens from an endless stream of encoded pairs; see `cut_batches`.
 
-    While the batches of a window are taken, the next window is filled. `positions` are those of the
-    batches that were trained on last, by the loader's workers: iterating continues there.
+    While the batches of a window are taken, the next window is filled. For each worker, `positions`
+    has the position of the last batch that was trained on. Iteration continues there.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class TokenStream(data.IterableDataset[Batch]):
                 f"The stream was read by dataloader_num_workers={start['workers']}, got {workers}. "
                 "Resume with the earlier number: each worker continues where it was."
             )
-        # Of the library's own copies, the workers share the number of the epoch.
+        # A copy for each worker: copies that `datasets` makes share the number of the epoch.
         stream, state, taken = copy.deepcopy(self.pairs), start["stream"], start["taken"]
         rows = _rows(stream, state)
         window = [*islice(rows, WINDOW)]
@@ -78,7 +78,7 @@ class TokenStream(data.IterableDataset[Batch]):
 
 
 def _rows(pairs: IterableDataset, state: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """The pairs of one epoch after the other; of the first, those after the state."""
+    """Yield the pairs of one epoch after another; the first epoch continues from the state."""
     first = 0 if state is None else state["epoch"]
     if state is not None:
         pairs.load_state_dict(state)
@@ -93,13 +93,13 @@ def _rows(pairs: IterableDataset, state: dict[str, Any] | None) -> Iterator[dict
 
 
 class StreamPositions:
-    """Where each worker of a loader is in its stream; a part of the run's state."""
+    """The position of each loader worker in its stream; a part of the run's state."""
 
     def __init__(self) -> None:
         self.positions: dict[str, Any] = {}
 
     def note(self, batch: dict[str, Any]) -> None:
-        """Take the position out of a batch that is trained on."""
+        """Remove the position from a batch that is trained on, and remember it."""
         if POSITION in batch:
             position = json.loads(batch.pop(POSITION))
             self.positions[str(position["worker"])] = position

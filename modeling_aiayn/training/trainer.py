@@ -1,4 +1,4 @@
-"""Section 5 in the library's training loop: one trainer for all models of this package."""
+"""Section 5 in transformers' training loop: one trainer for all models of this package."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -58,12 +58,12 @@ class AiaynTrainer(Seq2SeqTrainer):
 
     Args:
         model: The model.
-        args: The run's arguments: AiaynTrainingArguments, or those of a classifier or a language
-            model, ClassifierTrainingArguments or LanguageModelTrainingArguments.
+        args: The run's arguments: AiaynTrainingArguments, ClassifierTrainingArguments or
+            LanguageModelTrainingArguments.
         data_collator: Makes a batch of examples. None: pads them with the processing_class.
-        *others: As for Seq2SeqTrainer.
+        *others: As in Seq2SeqTrainer.
         target_tokenizer: Tokenizer of the target, if it is not the source's; saved with the model.
-        **kwargs: As for Seq2SeqTrainer.
+        **kwargs: As in Seq2SeqTrainer.
 
     Raises:
         TypeError: args are of another class.
@@ -72,7 +72,7 @@ class AiaynTrainer(Seq2SeqTrainer):
             would not save the model.
     """
 
-    # The library's, which its own annotations leave out.
+    # Attributes of transformers' Trainer that it does not annotate.
     label_smoother: Any
     compute_loss_func: Any
     optimizer: Any
@@ -101,8 +101,8 @@ class AiaynTrainer(Seq2SeqTrainer):
             )
         if args.r_drop and self.compute_loss_func is not None:
             raise ValueError("r_drop cannot be used with a compute_loss_func. Leave out one.")
-        # The loss is already a mean over all labels of an update. transformers 5.4 lets Accelerate
-        # divide it by the number of batches once more; later releases set this to 1 themselves.
+        # The loss is already a mean over all labels of an update. In transformers 5.4, accelerate
+        # would divide it again, by the number of batches; later releases set this to 1 themselves.
         self.accelerator.gradient_accumulation_steps = 1
         support_fsdp2(self.accelerator)
         check_saves_weights(self.accelerator)
@@ -149,7 +149,7 @@ class AiaynTrainer(Seq2SeqTrainer):
             ValueError: The checkpoint is damaged or of another run, output_dir holds newer ones,
                 training diverges, a batch is too large, or parameters are in float16.
             SystemExit: SIGTERM, SIGHUP, SIGUSR1, SIGXCPU or SIGQUIT came; the code is 128 + its
-                number, as in 143.
+                number, such as 143.
             KeyboardInterrupt: SIGINT came.
         """
         if self.model is None:  # a hyperparameter search frees the model of each trial
@@ -167,13 +167,13 @@ class AiaynTrainer(Seq2SeqTrainer):
         return output._replace(training_loss=output.metrics["train_loss"])
 
     def set_initial_training_values(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Return the library's values, with no epochs to train if the run is complete."""
+        """Return transformers' values, but 0 epochs to train if the run is complete."""
         epochs, *others = super().set_initial_training_values(*args, **kwargs)
         max_steps = others[-1]
         return (0 if self.run_state.is_complete(max_steps) else epochs, *others)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """This process's batches: of at most max_tokens_per_batch, or as the library makes them."""
+        """This process's batches: of at most max_tokens_per_batch, or those of transformers."""
         if self._max_tokens is None or self.train_dataset is None:
             loader = super().get_train_dataloader()
             check_has_batches(loader)
@@ -186,12 +186,12 @@ class AiaynTrainer(Seq2SeqTrainer):
         return separate_workers(loader)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
-        """The library's batches of all examples; an interruption does not end their workers."""
+        """Return transformers' loader of all examples; its workers survive an interruption."""
         with _all_in_order(self.args):
             return separate_workers(super().get_eval_dataloader(eval_dataset))
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader[Any]:
-        """The library's batches of all examples."""
+        """Return transformers' loader of all examples."""
         with _all_in_order(self.args):
             loader: DataLoader[Any] = super().get_test_dataloader(test_dataset)
             return loader
@@ -204,7 +204,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         return length_groups(dataset, args, has_target=self._has_target)
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
-        """The optimizer that optim names, muon among them."""
+        """Create the optimizer that optim names, including muon."""
         if self.args.optim == MUON and self.optimizer is None:
             self.optimizer = muon_optimizer(self)
         optimizer: Optimizer = super().create_optimizer(*args, **kwargs)
@@ -213,7 +213,7 @@ class AiaynTrainer(Seq2SeqTrainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: Optimizer | None = None
     ) -> LRScheduler:
-        """The schedule that lr_scheduler_type names, noam among them."""
+        """Create the schedule that lr_scheduler_type names, including noam."""
         if self.args.lr_scheduler_type == "noam" and self.lr_scheduler is None:
             self.lr_scheduler: LRScheduler | None = noam_schedule(
                 optimizer or self.optimizer,
@@ -228,7 +228,7 @@ class AiaynTrainer(Seq2SeqTrainer):
     ) -> Tensor | tuple[Tensor, Any]:
         """The model's own loss, [], in nats per label; label smoothing applies to training only."""
         if not model.training:
-            # The library would divide by the number of labels of all processes.
+            # transformers would divide by the number of labels of all processes.
             kwargs["num_items_in_batch"] = None
             return super().compute_loss(model, inputs, *args, **kwargs)
         smoothing = {"label_smoothing_factor": self.args.label_smoothing_factor}
@@ -267,11 +267,11 @@ class AiaynTrainer(Seq2SeqTrainer):
         if "loss" in logs:
             logs |= self.meter.rates(self.accelerator)
         if "total_flos" in logs:  # the summary
-            # The library divides the whole run's loss by the updates of this start.
+            # transformers divides the whole run's loss by the number of updates since this start.
             logs["train_loss"] = self._total_loss_scalar / max(1, self.state.global_step)
             logs["seconds_of_all_starts"] = round(self.run_state.clock.seconds(), 1)
             if self._max_tokens is not None:
-                # The library computes it from a fixed number of sentences in a batch.
+                # transformers computes it from a fixed number of sentences in a batch.
                 logs.pop("train_samples_per_second", None)
         super().log(logs, start_time)
 
@@ -280,17 +280,17 @@ class AiaynTrainer(Seq2SeqTrainer):
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Score a batch, and translate it if predict_with_generate is set.
 
-        With prediction_loss_only the model computes the loss without a batch's logits.
+        With prediction_loss_only, the model computes the loss without the whole batch's logits.
         """
         if prediction_loss_only and self._predicts_tokens and self.compute_loss_func is None:
             inputs = inputs | {"skip_logits": True}
         if inputs.get("labels") is not None:
             labels = inputs["labels"]
-            # In other losses, of several labels and of numbers, -100 would be an ordinary number.
+            # Losses of several labels, or of numbers, would treat -100 as an ordinary number.
             is_class = labels.dim() == 1 and getattr(self.model.config, "num_labels", 2) > 1
             if self._predicts_tokens or is_class:
                 inputs = inputs | {"labels": mask_repeats(labels, self.accelerator)}
-        else:  # DataCollatorForSeq2Seq writes labels=None, which the library takes for labels
+        else:  # DataCollatorForSeq2Seq writes labels=None, which transformers treats as labels
             inputs = {name: value for name, value in inputs.items() if name != "labels"}
         with kept_generation_config(self.model):
             loss, predictions, labels = super().prediction_step(
@@ -321,7 +321,7 @@ class AiaynTrainer(Seq2SeqTrainer):
     ) -> dict[str, float]:
         """Evaluate during training. If a signal stops it, save, and end the process.
 
-        A resumed run does not repeat the evaluation of eval_on_start: it would count for patience.
+        A resumed run does not repeat eval_on_start's evaluation, which early stopping would count.
         """
         if skip_scheduler and self.run_state.is_resumed:
             return {}
@@ -345,9 +345,9 @@ class AiaynTrainer(Seq2SeqTrainer):
         self.meter.pause(time.perf_counter() - started)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the model and its tokenizers, all of them or, if that fails, none."""
+        """Save the model and its tokenizers: all files, or none if an error occurs."""
         folder = Path(output_dir or self.args.output_dir)
-        # A checkpoint's folder is unfinished as a whole; only one process replaces files.
+        # A checkpoint's folder gets its name only at the end; only one process replaces files.
         is_whole = _internal_call or not self.args.should_save
         target = nullcontext(folder) if is_whole else replaced_files(folder, WEIGHTS)
         with _tied_weights_once(self.model), target as target_folder:
@@ -355,18 +355,18 @@ class AiaynTrainer(Seq2SeqTrainer):
             if self.target_tokenizer is not None and self.args.should_save:
                 self.target_tokenizer.save_pretrained(target_folder / TARGET_TOKENIZER_FOLDER)
             if target_folder != folder and (folder / "README.md").exists():
-                # PEFT writes a card of its own.
+                # Keep the run's card: PEFT writes its own.
                 (target_folder / "README.md").unlink(missing_ok=True)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """Train an epoch, unless an evaluation that a signal had postponed ended the run."""
+        """Train an epoch, unless a postponed evaluation has ended the run."""
         if not self.control.should_training_stop:
             super()._run_epoch(*args, **kwargs)
 
 
 @contextmanager
 def _all_in_order(args: RunArguments) -> Iterator[None]:
-    """Let the library make batches of all examples, in the order of their references."""
+    """Make transformers batch all examples, in the order of their references."""
     kept = args.dataloader_drop_last, args.train_sampling_strategy
     args.dataloader_drop_last, args.train_sampling_strategy = False, "sequential"
     try:
@@ -377,7 +377,7 @@ def _all_in_order(args: RunArguments) -> Iterator[None]:
 
 @contextmanager
 def _tied_weights_once(model: Any) -> Iterator[None]:
-    """Let the library save tied weights under one name, and miss no other name when it loads.
+    """Make transformers save tied weights under one name, and load them without warnings.
 
     FSDP2 collects a copy of a tied matrix for each of its names.
     """

@@ -1,4 +1,4 @@
-"""Section 6.1: translating, and scoring translations."""
+"""Section 6.1: translate, and score translations."""
 
 from .pipeline import AiaynTranslationPipeline
 from .translator import Translator

@@ -1,4 +1,4 @@
-"""The tensors of a batch's search: one step scores the next token of every hypothesis."""
+"""Score the next token of every hypothesis of a batch, step by step."""
 
 import math
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ from .hypothesis_tree import HypothesisTree
 
 
 class BeamDecoder:
-    """Decodes a batch with one or more models; several vote by the mean of their probabilities.
+    """Decodes a batch with one model, or with an ensemble that averages probabilities.
 
-    Queries have the shape [N, H, k, K]: the k hypotheses of a sentence stand where training has the
-    target positions. So a source's keys and values exist once for all hypotheses of a sentence.
+    Queries have the shape [N, H, k, K]: the k hypotheses of a sentence take the place of the target
+    positions in training. So all hypotheses of a sentence share the keys and values of its source.
     Self-attention reads a `HypothesisTree`.
 
-    Sources and attention_mask are [N, S]. Only the ids `shortlisted`, [C], get scores; with None,
-    the whole vocabulary does, and C is V. `with_coverage` adds up the attention that each source
-    token gets.
+    Sources and attention_mask are [N, S]. Only the ids in `shortlisted`, [C], get scores; None
+    means the whole vocabulary, and C is V. `with_coverage` sums the attention that each source
+    token receives.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class BeamDecoder:
             self.coverage = torch.zeros_like(input_ids[:, None], dtype=torch.float32)
 
     def step(self, tokens: Tensor, parents: Tensor) -> Tensor:
-        """Score the next tokens, [N, k, C]: float32 logits; of several models, log probabilities.
+        """Score the next tokens, [N, k, C]: float32 logits, or log probabilities of an ensemble.
 
-        tokens, [N, k], are the last ones of the hypotheses; parents, [N, k], are the indices of the
-        hypotheses of the step before that they continue.
+        tokens, [N, k], are the last tokens of the hypotheses. parents, [N, k], are the indices of
+        the previous step's hypotheses that they continue.
         """
         self.tree.grow(parents)
         logits, attention = [], []
@@ -75,7 +75,7 @@ class BeamDecoder:
         return torch.stack([weights.mean(1) for weights in by_head]).mean(0)
 
     def coverage_scores(self) -> list[list[float]]:
-        """`coverage_score` of each hypothesis, [N, k]; 0 if coverage is not added up."""
+        """Return the `coverage_score` of each hypothesis, [N, k]; 0 without coverage."""
         if self.coverage is None:
             sentences, width = self.tree.is_ancestor.shape[:2]
             return [[0.0] * width] * sentences
@@ -92,7 +92,7 @@ class BeamDecoder:
 
 
 def coverage_score(coverage: Tensor, source_mask: Tensor) -> Tensor:
-    """Wu et al. 2016, equation 14: sum over the source of log(min(attention received, 1)).
+    """Sum log(min(attention received, 1)) over the source (Wu et al. 2016, equation 14).
 
     coverage, [N, k, S], is the attention that each source token got from all target tokens, and
     source_mask, [N, S], is 1 for real source tokens. The result, [N, k], is at most 0.

@@ -15,7 +15,7 @@ from .options import SearchOptions
 class Restrictions:
     """Rules for the continuations of one step; sentences and hypotheses are given by index.
 
-    Banned continuations are sentence, hypothesis and id; wanted ones have a credit, too.
+    A banned continuation is (sentence, hypothesis, id); a wanted one also has a credit.
     """
 
     forced: dict[int, list[int]]  # by sentence, the only ids that may come
@@ -24,7 +24,7 @@ class Restrictions:
     suppressed: Sequence[int] = ()  # ids that never come; forced ids override them
 
     def within(self, columns: Mapping[int, int] | None) -> "Restrictions":
-        """Replace ids by their columns of the logits; None: all ids have logits, in order."""
+        """Replace ids with their columns in the logits; None: each id is its own column."""
         if columns is None:
             return self
         banned = [(n, k, columns[token]) for n, k, token in self.banned if token in columns]
@@ -34,7 +34,7 @@ class Restrictions:
         return Restrictions(forced, banned, wanted, suppressed)
 
     def apply(self, scores: Tensor) -> Tensor:
-        """Add credits to scores, [N, k, V], and set what is not allowed to minus infinity."""
+        """Add credits to scores, [N, k, V], and set forbidden ones to minus infinity."""
         if self.wanted:
             sentences, hypotheses, tokens, credit = zip(*self.wanted, strict=True)
             scores[sentences, hypotheses, tokens] += torch.tensor(credit, device=scores.device)
@@ -54,14 +54,14 @@ class Restrictions:
 
 
 class Candidates(NamedTuple):
-    """Continuations of a sentence's hypotheses in columns: a step makes many, lists are cheap."""
+    """Continuations of a sentence's hypotheses, stored as columns because lists are fast."""
 
-    log_probabilities: list[float]  # of each continuation together with its hypothesis, in nats
+    log_probabilities: list[float]  # of each hypothesis with its continuation, in nats
     parents: list[int]  # index of the hypothesis that each one continues
     tokens: list[int]  # the id that each one adds
 
     def pick(self, indices: Sequence[int]) -> "Candidates":
-        """The candidates at some indices, in their order."""
+        """Return the candidates at the given indices."""
         log_probabilities, parents, tokens = self
         return Candidates(
             [log_probabilities[n] for n in indices],
@@ -70,11 +70,11 @@ class Candidates(NamedTuple):
         )
 
     def first(self, count: int) -> "Candidates":
-        """The first candidates."""
+        """Return the first candidates."""
         return Candidates(self[0][:count], self[1][:count], self[2][:count])
 
     def possible(self) -> "Candidates":
-        """Without candidates of probability 0, which stand last."""
+        """Remove candidates of probability 0, which come last."""
         if self.log_probabilities[-1] > -math.inf:
             return self
         return self.first(self.log_probabilities.index(-math.inf))
@@ -83,13 +83,13 @@ class Candidates(NamedTuple):
 def best_candidates(
     logits: Tensor, log_probabilities: Tensor, restrictions: Restrictions, count: int
 ) -> list[Candidates]:
-    """The count likeliest continuations of each sentence, best first; one transfer to the host.
+    """Return the count likeliest continuations of each sentence, best first.
 
-    logits of the next token, [N, k, V], are overwritten by log-probabilities. log_probabilities,
-    [N, k], of the hypotheses so far are minus infinity for missing ones. A NaN is a ValueError.
+    logits of the next token, [N, k, V], are overwritten by log-probabilities. log_probabilities of
+    the hypotheses, [N, k], are minus infinity for missing ones. A NaN raises a ValueError.
     """
-    # log_softmax computes more than logsumexp, but is faster on a CPU. In place, because for many
-    # hypotheses new memory takes as long as the function itself.
+    # log_softmax computes more than logsumexp, but is faster on a CPU. It runs in place, because
+    # allocating memory for many hypotheses takes as long as the function itself.
     steps = torch.log_softmax(logits, -1, out=logits)  # [N, k, V]
     allowed = restrictions.apply(steps)
     values, tokens = allowed.topk(min(count, allowed.size(-1)), dim=-1)  # [N, k, count]
@@ -97,7 +97,7 @@ def best_candidates(
     width = scores.size(-1)
     best, index = scores.flatten(1).topk(min(count, scores[0].numel()), dim=-1)  # [N, count]
     parents, picked = index // width, tokens.flatten(1).gather(1, index)
-    # float32 holds ids exactly, and some accelerators have no wider type.
+    # One transfer to the host: float32 holds ids exactly; some accelerators have no wider type.
     packed = torch.stack((best, parents, picked)).cpu()  # [3, N, count]
     ranked = packed[0].tolist()
     # topk ranks NaN first.
@@ -122,11 +122,11 @@ def drawn_candidates(
     options: SearchOptions,
     draws: Sequence[Sequence[float]],
 ) -> list[Candidates]:
-    """One random continuation of each hypothesis, chosen by draws in [0, 1), [N, k].
+    """Return one random continuation of each hypothesis, chosen by draws, [N, k], in [0, 1).
 
     logits of the next token are [N, k, V], and log_probabilities of the hypotheses so far [N, k].
-    Those of the candidates are the model's, before temperature, top-k and top-p. A NaN is a
-    ValueError.
+    The candidates' log-probabilities are the model's, before temperature, top-k and top-p. A NaN
+    raises a ValueError.
     """
     steps = restrictions.apply(logits.log_softmax(-1))
     values, tokens = steps.sort(dim=-1, descending=True)  # [N, k, V]
@@ -139,7 +139,7 @@ def drawn_candidates(
     reached = shares.cumsum(-1)
     draw = torch.tensor(draws, device=logits.device, dtype=reached.dtype)[..., None]
     drawn = (reached <= draw * reached[..., -1:]).sum(-1, keepdim=True)  # [N, k, 1]
-    # Rounding may carry a draw near 1 past the last included token; with NaN none is included.
+    # Rounding may move a draw near 1 past the last included token; NaN includes no token.
     drawn = drawn.minimum((shares > 0).sum(-1, keepdim=True) - 1).clamp_min(0)
     scores = (log_probabilities[..., None] + values.gather(-1, drawn))[..., 0]
     picked = tokens.gather(-1, drawn)[..., 0]

@@ -25,16 +25,16 @@ VOCABULARIES_FIELD = "vocabulary_sha256"
 
 
 class CTranslate2Engine:
-    """An exported model.
+    """Runs an exported model.
 
-    Its beam search ends with as many finished hypotheses as beams, while ours continues as long as
-    a better one is possible; both rank hypotheses alike. If tokens are forced or suppressed, it
-    reports probabilities among the others, so such hypotheses are scored a second time.
+    Its beam search stops once num_beams hypotheses are finished; ours continues while a better one
+    is possible. Both use the same ranking. If tokens are forced or suppressed, CTranslate2 gives
+    probabilities among the remaining tokens only, so such hypotheses are scored a second time.
 
-    folder is one that `export_ctranslate2` wrote, and device is "cpu", "cuda" or "auto".
+    `export_ctranslate2` wrote the folder; device is "cpu", "cuda" or "auto".
     """
 
-    # The weights are in the engine's own format.
+    # Empty, because the weights are in CTranslate2's own format.
     models: Sequence[AiaynForConditionalGeneration] = ()
 
     def __init__(
@@ -80,18 +80,18 @@ class CTranslate2Engine:
         options.check_supported("ctranslate2")
 
     def searches(self, *arguments: Any) -> Iterator[tuple[list[int], list[list[Hypothesis]]]]:
-        """Search for sentences of any number, as `TorchEngine.searches`."""
+        """Search for any number of sentences, like `TorchEngine.searches`."""
         return search_in_batches(self.search, *arguments)
 
     def search(
         self, sentences: Sequence[SourceSentence], options: SearchOptions
     ) -> list[list[Hypothesis]]:
-        """The nbest translations of each sentence of a batch, finished and best first."""
+        """Return the nbest finished translations of each sentence of a batch, best first."""
         self._check_process()
         limits = [self.rules.max_length(sentence, options) for sentence in sentences]
         longest = max(limits)
         results = self._translated(sentences, options, longest)
-        # The engine has one limit for a batch. Sentences over their own are translated again.
+        # CTranslate2 has one limit for a batch. Translations beyond their own limit are redone.
         for limit in sorted({*limits} - {longest}):
             late = [
                 index
@@ -119,7 +119,7 @@ class CTranslate2Engine:
     def _translated(
         self, sentences: Sequence[SourceSentence], options: SearchOptions, limit: int
     ) -> list[ctranslate2.TranslationResult]:
-        # A translation that is cut gets its end afterwards.
+        # Leave room for `</s>`, which truncated translations get afterwards.
         cut = max(1, limit - 1)
         suppressed = [[self.target_tokens[index]] for index in self.rules.suppressed_token_ids]
         results: list[ctranslate2.TranslationResult] = self.translator.translate_batch(
@@ -127,8 +127,8 @@ class CTranslate2Engine:
             [_tokens_at(self.target_tokens, sentence.prefix) for sentence in sentences],
             beam_size=options.num_beams,
             num_hypotheses=options.num_beams,
-            # With 0 the engine ends with the first hypothesis. Any other value will do, because
-            # we rank the hypotheses.
+            # With 0, CTranslate2 stops at the first hypothesis. Any other value works, because we
+            # rank the hypotheses ourselves.
             length_penalty=1,
             no_repeat_ngram_size=options.no_repeat_ngram_size,
             min_decoding_length=min(options.min_length, cut),
@@ -143,11 +143,11 @@ class CTranslate2Engine:
     def score(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], certain: int = 0
     ) -> list[float]:
-        """The log-probability of each target of a batch, as `TorchEngine.score`."""
+        """Return the log-probability of each target of a batch, like `TorchEngine.score`."""
         self._check_process()
         results = self.translator.score_batch(
             [_tokens_at(self.source_tokens, source) for source in sources],
-            # The engine adds the end itself.
+            # CTranslate2 appends `</s>` itself.
             [_tokens_at(self.target_tokens, target[:-1]) for target in targets],
             max_input_length=0,
         )
@@ -156,7 +156,7 @@ class CTranslate2Engine:
     def attention(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
     ) -> list[Tensor]:
-        """The mean of the last layer's heads, as `TorchEngine.attention`."""
+        """Average the heads of the last layer; otherwise like `TorchEngine.attention`."""
         self._check_process()
         results = self.translator.translate_batch(
             [_tokens_at(self.source_tokens, source) for source in sources],
@@ -184,7 +184,7 @@ class CTranslate2Engine:
         token_ids = [[self.target_ids[token] for token in tokens] for tokens in result.hypotheses]
         totals = [score * len(ids) for score, ids in zip(result.scores, token_ids, strict=True)]
         if not is_unrestricted or any(ids[-1:] != [end] for ids in token_ids):
-            # A hypothesis that reached its limit ends there, and its end is scored too.
+            # End each hypothesis at its limit; this `</s>` is scored too.
             token_ids = [
                 ids if ids[-1:] == [end] else [*ids[: limit - 1], end] for ids in token_ids
             ]

@@ -11,10 +11,10 @@ from ..generation import MAX_TOKENS_BEYOND_SOURCE
 from .hypotheses import SourceSentence
 from .options import SearchOptions
 
-# Subtracted from the logit of an id that is excluded from the softmax. It is finite in float16 too,
-# so that a prefix with such an id stays possible.
+# Subtracted from the logits of ids that are excluded from the softmax. The value is finite even in
+# float16, so that a prefix may still contain such an id.
 EXCLUDED_LOGIT = 1e4
-# Settings of generate() that Translator does not support, and values at which they do nothing.
+# Settings of generate() that Translator does not support, and the values that disable them.
 NEUTRAL: dict[str, float | None] = {
     "repetition_penalty": 1.0,
     "encoder_repetition_penalty": 1.0,
@@ -36,10 +36,10 @@ class DecodingRules:
 
     eos_token_ids: frozenset[int]
     suppressed_token_ids: tuple[int, ...]  # never generated; a prefix may contain them
-    excluded_from_softmax: tuple[int, ...]  # without probability: the others share all of it
+    excluded_from_softmax: tuple[int, ...]  # they get no probability; other ids share it
     max_tokens_beyond_source: int
-    target_positions: int | None = None  # of a learned position table; None: any number
-    forced_bos_token_id: int | None = None  # begins each translation, unless a language is given
+    target_positions: int | None = None  # length of a learned position table; None: unlimited
+    forced_bos_token_id: int | None = None  # first id of translations, unless a language is given
 
     @classmethod
     def from_generation_config(
@@ -50,7 +50,7 @@ class DecodingRules:
     ) -> Self:
         """Read the rules of a model whose target vocabulary has vocab_size entries.
 
-        With renormalize_logits, which OPUS-MT uses, suppressed ids leave the softmax too.
+        With renormalize_logits, which OPUS-MT uses, the softmax excludes suppressed ids too.
         """
         _check_supported(generation_config)
         suppressed = _suppressed_token_ids(generation_config)
@@ -74,7 +74,7 @@ class DecodingRules:
 
     @property
     def single_eos_token_id(self) -> int:
-        """The only end, for CTranslate2; a ValueError if there are several."""
+        """The only eos_token_id, for CTranslate2. Several raise a ValueError."""
         if len(self.eos_token_ids) != 1:
             raise ValueError(
                 "CTranslate2 needs exactly one eos_token_id, got "
@@ -83,7 +83,7 @@ class DecodingRules:
         return next(iter(self.eos_token_ids))
 
     def max_length(self, sentence: SourceSentence, options: SearchOptions) -> int:
-        """The most tokens that a translation may have, `</s>` included.
+        """Return the maximum number of tokens of a translation, `</s>` included.
 
         There is always room for the prefix and `</s>`, unless a position table is shorter.
         """
@@ -96,9 +96,9 @@ class DecodingRules:
     def exclude_from_softmax(
         self, logits: Tensor, columns: Mapping[int, int] | None = None
     ) -> None:
-        """Lower logits, [..., V], of excluded ids in place, or biases of the layer before them.
+        """Lower the logits, [..., V], of excluded ids in place, or the output layer's biases.
 
-        columns maps each id that has a logit to its column; None: all ids have one, in order.
+        columns maps ids to columns of the logits; None: each id is its own column.
         """
         ids = list(self.excluded_from_softmax)
         if columns is not None:
@@ -108,7 +108,7 @@ class DecodingRules:
 
 
 def _check_supported(generation_config: GenerationConfig) -> None:
-    # Imported models translate by their own settings: see `search_defaults`.
+    # Imported models use their own settings: see `search_defaults`.
     is_imported = getattr(generation_config, "length_normalization", None) is not None
     neutral = NEUTRAL | ({"early_stopping": False} if is_imported else {"no_repeat_ngram_size": 0})
     for name, neutral_value in neutral.items():

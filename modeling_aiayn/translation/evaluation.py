@@ -1,4 +1,4 @@
-"""Scores of a model's translations of given pairs."""
+"""Score a model's translations of sentence pairs."""
 
 import math
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from ..data.metrics import mean_scores, only_numbers, score_texts
 from ..saved.languages import languages_of_rows
 from .translator import Translation, Translator
 
-REFERENCE = "reference"  # begins the names of columns with more references
+REFERENCE = "reference"  # prefix of the columns with additional references
 
 
 def perplexity(translator: Translator, pairs: Dataset, **options: Any) -> float:
     """Perplexity per target token, `</s>` included; options are those of `Translator.score`.
 
-    A token that says the language is not counted: its probability is 1.
+    Language tags are not counted, because their probability is 1.
     """
     scored = translator.score(list(pairs["source"]), list(pairs["target"]), **options)
     certain = len(translator.first_ids(translator.direction()))
@@ -28,9 +28,9 @@ def perplexity(translator: Translator, pairs: Dataset, **options: Any) -> float:
 def evaluate_translation(
     translator: Translator, pairs: Dataset, **options: Any
 ) -> tuple[dict[str, Any], list[str]]:
-    """Translate the sources of pairs; return scores by name, with the perplexity, and translations.
+    """Translate sources; return scores by name, with the perplexity, and the translations.
 
-    Options are those of calling the translator.
+    Options are those of `Translator.__call__`.
     """
     translations = translator(pairs["source"], show_progress=True, **options)
     scores = score_translations(translations, pairs)
@@ -40,10 +40,10 @@ def evaluate_translation(
 
 
 def evaluate_directions(translator: Translator, pairs: Dataset) -> dict[str, Any]:
-    """The scores of `evaluate_translation`.
+    """Return the scores of `evaluate_translation`.
 
-    Of pairs with languages in columns, they are the means of the directions, each of which has its
-    own under "directions".
+    If the pairs have columns of languages, each direction is scored separately, under "directions",
+    and the other scores are the means of all directions.
     """
     rows = languages_of_rows(pairs)
     if not rows:
@@ -57,7 +57,7 @@ def evaluate_directions(translator: Translator, pairs: Dataset) -> dict[str, Any
 
 
 def can_translate(translator: Translator, pairs: Dataset) -> bool:
-    """Whether a translator knows the languages in the columns of pairs, or its own ones."""
+    """Whether a translator supports the languages in the columns of pairs, or its default ones."""
     try:
         for languages in {*languages_of_rows(pairs)} or [()]:
             translator.direction(*languages)
@@ -67,7 +67,7 @@ def can_translate(translator: Translator, pairs: Dataset) -> bool:
 
 
 def with_translations(pairs: Dataset, translations: list[str]) -> Dataset:
-    """Add a column "translation", one for each pair."""
+    """Add a column "translation", with one translation for each pair."""
     filled = [line for line in translations if line]
     if filled and all("\t" in line for line in filled):
         raise ValueError(
@@ -78,27 +78,27 @@ def with_translations(pairs: Dataset, translations: list[str]) -> Dataset:
 
 
 def lines_for_all_rows(rows: Dataset, translations: Sequence[str]) -> list[str]:
-    """Translations of complete rows, and an empty line for each row with an empty side."""
+    """Return the translations of complete rows, and "" for each row with an empty side."""
     following = iter(translations)
     sides = zip(rows["source"], rows["target"], strict=True)
     return [next(following) if source and target else "" for source, target in sides]
 
 
 def references_of(pairs: Dataset) -> list[list[str]]:
-    """The targets of pairs, and more references in other columns."""
+    """Return the targets of pairs, and additional references from other columns."""
     others = [name for name in pairs.column_names if name.startswith(REFERENCE)]
     return [list(pairs[name]) for name in ("target", *others)]
 
 
 def score_translations(translations: Sequence[str], pairs: Dataset) -> dict[str, Any]:
-    """Scores of translations against the references of pairs by name, and their signatures."""
+    """Score translations against the references of pairs; return scores and signatures by name."""
     return score_texts(translations, *references_of(pairs), resamples=1000)
 
 
 def score_table(scores: dict[str, Any]) -> str:
-    """Scores as aligned lines of plain text, each with its 95 % interval and its signature.
+    """Format scores as lines of plain text, each with its 95 % interval and its signature.
 
-    Scores under "before", of the model that was fine-tuned, stand before the others.
+    Scores under "before", from before fine-tuning, get a column, or lines if there are directions.
     """
     if directions := scores.get("directions"):
         return _direction_table(scores, directions)
@@ -115,7 +115,7 @@ def score_table(scores: dict[str, Any]) -> str:
 
 
 def _direction_table(scores: dict[str, Any], directions: dict[str, Any]) -> str:
-    """A line for each direction and their mean, then one for each signature."""
+    """Format a line for each direction, one for their mean, and one for each signature."""
     rows, before = {**directions, "mean": scores}, scores.get("before", {})
     rows |= {f"{name}, before": one for name, one in before.get("directions", {}).items()}
     rows |= {"mean, before": before} if before else {}
@@ -144,7 +144,7 @@ def compare_translators(
 
 
 def nearest(translations: list[Translation], reference: str) -> str:
-    """The first one with the highest sentence BLEU (https://arxiv.org/abs/1606.07947, 3.3)."""
+    """Return the text with the highest sentence BLEU (https://arxiv.org/abs/1606.07947, 3.3)."""
     bleu = BLEU(effective_order=True)
     texts = [translation.text for translation in translations]
     return max(texts, key=lambda text: bleu.sentence_score(text, [reference]).score)

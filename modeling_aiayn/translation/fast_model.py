@@ -1,6 +1,6 @@
 """A second implementation of the model, for decoding: the equations of layers.py, fewer operations.
 
-The classes have the order of those in layers.py, and tests compare the two. The differences:
+The classes are in the same order as in layers.py, and tests compare the two. Differences:
 
 - There is no dropout. Query, key and value come from one matrix product.
 - On a CPU, attention is in float32 even if the weights have 16 bits: its matrix products are too
@@ -8,7 +8,7 @@ The classes have the order of those in layers.py, and tests compare the two. The
 - The encoder computes real tokens only. Only its attention sees padding.
 - The decoder computes one token of each hypothesis at a time.
 
-A change of the model's weights after construction may not reach this copy.
+If the model's weights change after construction, this copy may keep the old ones.
 """
 
 import math
@@ -27,7 +27,7 @@ from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..saved.int8 import rounded_to_int8
 from .hypothesis_tree import Entries
 
-# Layers that decoding replaces by their weights.
+# Linear layers of which decoding uses only the weights.
 PROJECTIONS = {"q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2", "lm_head"}
 
 
@@ -36,19 +36,19 @@ MakeLinear = Callable[[Tensor, Tensor | None], Linear]
 
 
 def linear_function(weight: Tensor, bias: Tensor | None) -> Linear:
-    """A linear layer for decoding: x W^T + b of x, [rows, in], with a weight of [out, in]."""
+    """Make a linear layer for decoding, x W^T + b; x is [rows, in] and weight is [out, in]."""
     weight, bias = weight.detach(), None if bias is None else bias.detach()
     return partial(functional.linear, weight=weight, bias=bias)
 
 
 def int8_linear_function(weight: Tensor, bias: Tensor | None) -> Linear:
-    """As `linear_function`, with a weight that is rounded to 8 bits; products are in float32."""
+    """Do the same as `linear_function`, with weights rounded to 8 bits and float32 products."""
     numbers, scales = rounded_to_int8(weight)
     return linear_function(numbers.to(weight.dtype) * scales[:, None].to(weight.dtype), bias)
 
 
 def stacked_linear(linears: Sequence[nn.Linear], make_linear: MakeLinear) -> Linear:
-    """Linear layers of the same input as one layer; their outputs stand side by side."""
+    """Join linear layers of the same input into one layer; their outputs are concatenated."""
     weight = torch.cat([linear.weight for linear in linears])
     has_bias = linears[0].bias is not None
     bias = torch.cat([linear.bias for linear in linears]) if has_bias else None
@@ -63,14 +63,14 @@ def attention_dtype(states: Tensor) -> torch.dtype:
 
 
 def _in_dtype(states: Tensor, dtype: torch.dtype) -> Tensor:
-    """States in a dtype; a cast makes them contiguous in the same pass."""
+    """Cast states to a dtype; the same pass makes them contiguous."""
     if states.dtype == dtype:  # a call of torch takes a microsecond even if it does nothing
         return states
     return states.to(dtype, memory_format=torch.contiguous_format)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Equation 1: the attended values, [N * H, k, K], and the attention weights, [N * H, k, S].
+    """Compute equation 1: attended values, [N * H, k, K], and attention weights, [N * H, k, S].
 
     query is [N, H, k, K], of any dtype; key, [N * H, K, S], has a key in each column; value is
     [N * H, S, K]. mask, broadcastable to [N * H, k, S], is added to the scores.
@@ -85,7 +85,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> tuple[Ten
 class FastAttention:
     """The projections of a MultiHeadAttention, in one product.
 
-    For attention over the source it gives queries only: `FastModel.encode` projects the others.
+    Cross-attention computes only queries here: `FastModel.encode` computes keys and values.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class FastFeedForward:
 
     def __init__(self, layer: TransformerLayer, make_linear: MakeLinear) -> None:
         self.fc1 = make_linear(layer.fc1.weight, layer.fc1.bias)
-        # In place, because new memory costs more than the function itself.
+        # Run in place, because allocating memory takes longer than the function itself.
         self.activation = torch.relu_ if type(layer.activation) is nn.ReLU else layer.activation
         self.fc2 = make_linear(layer.fc2.weight, layer.fc2.bias)
         self.norm = FastAddNorm(layer.final_layer_norm)
@@ -150,7 +150,7 @@ class FastFeedForward:
 
 
 def padding_mask(attention_mask: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
-    """A mask for scores, [N, H, 1, S]: 0, and the dtype's minimum where attention_mask is 0."""
+    """Make a mask to add to scores, [N, H, 1, S]: the dtype's minimum at padding, 0 elsewhere."""
     mask = torch.zeros(attention_mask.shape, dtype=dtype, device=attention_mask.device)
     mask.masked_fill_(attention_mask == 0, torch.finfo(dtype).min)
     return mask[:, None, None].repeat(1, heads, 1, 1)
@@ -165,13 +165,13 @@ class PaddedLayout:
     def __init__(self, attention_mask: Tensor, heads: int, dtype: torch.dtype) -> None:
         is_real = attention_mask.flatten() != 0
         self.positions = is_real.nonzero()[:, 0]  # of each token among N * S, [M]
-        # Index of the token at each position; at padding, of a token of the same sentence.
+        # Index of the token at each position; at padding, the index of a token of the sentence.
         self.tokens = is_real.cumsum(0) - 1  # [N * S]
         self.length = attention_mask.size(1)
         self.mask = padding_mask(attention_mask, heads, dtype).flatten(0, 1)  # [N * H, 1, S]
 
     def pad(self, states: Tensor) -> Tensor:
-        """Put each token's states at its position, [M, ...] to [N * S, ...], in mask's dtype."""
+        """Place each token's states at its position, [M, ...] to [N * S, ...], in mask's dtype."""
         return states.to(self.mask.dtype)[self.tokens]
 
 
@@ -214,9 +214,9 @@ class FastDecoderLayer:
     ) -> tuple[Tensor, Tensor]:
         """Run the layer, [N * k, D] to [N * k, D]; also return the attention, [N * H, k, S].
 
-        target has T entries for each sentence, and the layer writes those of the new tokens; source
-        are its keys, [N * H, K, S], and values, [N * H, S, K]. The masks are added to the scores,
-        [N * H, k, T] and [N * H, k, S].
+        target has T entries for each sentence; the layer writes the entries of the new tokens.
+        source holds the source's keys, [N * H, K, S], and values, [N * H, S, K]. The masks are
+        added to the scores, [N * H, k, T] and [N * H, k, S].
         """
         states = self.self_norm.before(hidden_states)
         parts = self.self_attention.split_heads(self.self_attention.project(states), width)
@@ -251,13 +251,13 @@ class EncodedSources:
         return zip(self.keys.flatten(1, 2), self.values.flatten(1, 2), strict=True)
 
     def select(self, sentences: Tensor) -> "EncodedSources":
-        """The sources at given indices, [M]."""
+        """Return the sources at the given indices, [M]."""
         keys, values = (states.index_select(1, sentences) for states in (self.keys, self.values))
         return EncodedSources(keys, values, self.mask[sentences])
 
 
 class FastModel:
-    """A translation model for decoding; make_linear is `linear_function` or its form for int8.
+    """A translation model for decoding; make_linear makes layers in the model's dtype or int8.
 
     Raises:
         ValueError: A projection is not a plain linear layer in memory.
@@ -303,12 +303,12 @@ class FastModel:
         return EncodedSources(torch.stack(keys), torch.stack(values), mask)
 
     def target_positions(self, max_length: int, device: torch.device) -> Tensor:
-        """Encodings of the first positions of a target, [max_length, D]."""
+        """Return the encodings of the first positions of a target, [max_length, D]."""
         encodings: Tensor = self.decoder.embed_positions(torch.arange(max_length, device=device))
         return encodings.to(self.dtype)
 
     def output_layer(self, shortlisted: Tensor | None) -> Linear:
-        """The layer to the logits of given ids, [C]; None: of the whole vocabulary."""
+        """Return the layer that computes the logits of the given ids, [C]; None: of all ids."""
         if shortlisted is None:
             return self.whole_output
         weight, bias = self.lm_head.weight, self.lm_head.bias
@@ -325,8 +325,8 @@ class FastModel:
     ) -> tuple[Tensor, Tensor]:
         """Score the next tokens; return logits, [N, k, C], and the last attention, [N * H, k, S].
 
-        tokens, [N, k], end the hypotheses; position, [D], encodes their position. targets has each
-        layer's entries; target_mask is broadcastable to [N * H, k, T]. output is `output_layer`'s.
+        tokens, [N, k], are the last ids; position, [D], is their encoding. targets has the entries
+        of each layer; target_mask is broadcastable to [N * H, k, T]; output is an `output_layer`.
         """
         embedded = self.decoder.embed_tokens(tokens.flatten()) * self.decoder.embed_scale
         hidden_states = embedded + position  # [N * k, D]
@@ -349,7 +349,7 @@ def check_plain_layers(model: AiaynForConditionalGeneration) -> None:
             continue
         weight: Any = getattr(module, "weight", None)
         is_plain = isinstance(module, nn.Linear) and weight.is_floating_point()
-        # torchao keeps the class of the layer and replaces that of its weight.
+        # torchao keeps the class of the layer, but replaces the class of its weight.
         if not is_plain or type(weight.data) is not Tensor or weight.is_meta:
             raise ValueError(
                 f"Translator needs plain linear layers in memory, but {name} is a "

@@ -26,19 +26,19 @@ fi:finnish fr:french ga:irish hi:hindi hu:hungarian hy:armenian id:indonesian it
 lt:lithuanian nb:norwegian ne:nepali nl:dutch no:norwegian pt:portuguese ro:romanian ru:russian
 sr:serbian sv:swedish ta:tamil tr:turkish yi:yiddish
 """
-EXACT = "="  # before a translation that is not inflected
-MOST_FORMS = 100  # of a term of several words
+EXACT = "="  # marks a translation that must not be inflected
+MOST_FORMS = 100  # maximum number of forms of a term
 
 
 @dataclass(frozen=True)
 class Term:
-    """A term of a sentence, text[start:end], and its translation by a glossary."""
+    """A term of a sentence, text[start:end], and its translations in a glossary."""
 
     start: int
     end: int
-    targets: Sequence[str]  # "=" is before one that is not inflected
-    forms: Forms  # the ids that may be written
-    language: str  # the translation's
+    targets: Sequence[str]  # "=" marks a target that must not be inflected
+    forms: Forms  # the token ids of all allowed forms
+    language: str  # of the translation
 
     def is_in(self, translation: str) -> bool:
         """Whether a translation contains the term in one of its forms."""
@@ -49,13 +49,13 @@ class Term:
         )
 
     def mark(self) -> Mark:
-        """A mark that replaces another translation of the term."""
+        """Make a mark that replaces a different translation of the term."""
         return Mark(self.start, self.end, "", written=self.targets[0].removeprefix(EXACT))
 
 
 @lru_cache(maxsize=200_000)
 def stem_of(word: str, language: str | None) -> str:
-    """The stem of a word, in lower case; without a language the word."""
+    """Return the stem of a word, in lower case; without a language, the unchanged word."""
     if language is None:
         return word
     name = re.search(rf"\b{re.escape(language)}:(\w+)", STEMMERS)
@@ -63,12 +63,12 @@ def stem_of(word: str, language: str | None) -> str:
         return word.casefold()
     from snowballstemmer import stemmer
 
-    # A stemmer keeps the word in itself, so threads cannot share one.
+    # A stemmer stores the current word, so threads cannot share one.
     return str(stemmer(name[1]).stemWord(word.casefold()))
 
 
 def _stems(text: str, language: str | None) -> list[str]:
-    """The stems of a text's words, with blanks around each."""
+    """Return the stems of a text's words, with a space before and after each."""
     return [f" {stem_of(text[slice(*unit)], language)} " for unit in units_of(text)]
 
 
@@ -77,7 +77,7 @@ def _words(text: str, language: str | None) -> str:
 
 
 def read_terms(path: str | Path) -> list[tuple[str, str]]:
-    """The terms of a `Glossary` in a file, source<TAB>target on each line."""
+    """Read the terms of a `Glossary` from a file, source<TAB>target on each line."""
     lines = [(n, line) for n, line in enumerate(read_lines(path), start=1) if line.strip()]
     for number, line in lines:
         if "\t" not in line.lstrip():
@@ -92,10 +92,10 @@ def read_terms(path: str | Path) -> list[tuple[str, str]]:
 class Glossary:
     """Finds the terms of a sentence.
 
-    Words of a term are found in all inflections, by their stems, and words with capitals only in
-    capitals. An empty target, or "=", keeps a term as the sentence has it, and "=x" is written as
-    x; words of other targets are inflected. Of several targets of a term, one must occur. The
-    languages, of source and target, choose the stemmers.
+    A term is found in all inflections, by the stems of its words. A term with capitals matches only
+    text with capitals. An empty target, or "=", keeps the term unchanged, and "=x" writes exactly
+    x; words of other targets may be inflected. If a term has several targets, one of them must
+    occur. The languages of source and target choose the stemmers.
 
     Raises:
         ValueError: The vocabulary of the target's tokenizer cannot write a term.
@@ -115,10 +115,10 @@ class Glossary:
             if tokenizer.unk_token_id in self._ids(target.removeprefix(EXACT) or source):
                 raise ValueError(f"The vocabulary cannot write {target or source!r}.")
         self._longest = max((len(stems.split()) for stems in self._terms), default=0)
-        self._forms: dict[str, list[tuple[int, ...]]] = {}  # of the targets that were met
+        self._forms: dict[str, list[tuple[int, ...]]] = {}  # cache, by target
 
     def terms(self, text: str) -> list[Term]:
-        """The terms of a sentence, in order; of those within one another, the longest."""
+        """Find the terms of a sentence, in order; of nested terms, only the longest."""
         units, stems = units_of(text), _stems(text, self._source)
         found: list[Term] = []
         for first, (start, _) in enumerate(units):
@@ -145,16 +145,16 @@ class Glossary:
         return ids
 
     def _all_forms(self, target: str) -> list[tuple[int, ...]]:
-        """The ids of a translation, and those with each of its words in all inflections."""
+        """Return the ids of a translation, and of its variants with inflected words."""
         if target.startswith(EXACT):
             return [tuple(self._ids(target.removeprefix(EXACT)))]
         words = product(*map(self._inflections, target.split()))
         return [tuple(chain(*form)) for form in islice(words, MOST_FORMS)]
 
     def _inflections(self, word: str) -> list[list[int]]:
-        """The first ids of a word that have its stem, those with another last id, and single ids.
+        """Return sequences of ids that begin a word with the same stem as the given word.
 
-        After any of them the word may go on.
+        They are its first ids, variants with another last id, and single ids. More ids may follow.
         """
         ids = self._ids(word)
         ends = range(1, len(ids))
@@ -179,7 +179,7 @@ class Glossary:
 
     @cached_property
     def _similar(self) -> dict[str, list[int]]:
-        """All ids, by the first letters of their tokens."""
+        """All ids, grouped by the first letters of their tokens."""
         similar = defaultdict(list)
         for token, index in self._tokenizer.get_vocab().items():
             similar[_folded(token)].append(index)
@@ -187,7 +187,7 @@ class Glossary:
 
 
 def _folded(token: str) -> str:
-    """The first letters of a token, without accents."""
+    """Return the first letters of a token, without accents."""
     letters = unicodedata.normalize("NFD", token.casefold())
     base = "".join(letter for letter in letters if not unicodedata.combining(letter))
     return base[: 3 + base.startswith(SPACE)]

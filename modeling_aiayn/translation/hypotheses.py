@@ -1,4 +1,4 @@
-"""Section 6.1: one sentence's search. It owns the sentence's hypotheses and their scores."""
+"""Section 6.1: the search for one sentence, with its hypotheses and their scores."""
 
 import math
 import random
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from .candidates import Candidates
 from .options import SearchOptions
 
-# A phrase of a translation, in ids: in any of its forms.
+# The possible forms of a phrase, such as its inflections, each as token ids.
 Forms = Sequence[tuple[int, ...]]
 
 
@@ -19,9 +19,9 @@ class SourceSentence:
 
     input_ids: Sequence[int]
     prefix: Sequence[int] = ()  # the first ids of the translation
-    phrases: Sequence[Forms] = ()  # that it is to contain
-    certain: int = 0  # ids of the prefix whose probability is 1, as that of a language's tag
-    number: int = 0  # by which sampling draws: equal sentences get different samples
+    phrases: Sequence[Forms] = ()  # phrases that the translation should contain
+    certain: int = 0  # number of prefix ids with probability 1, such as a language tag
+    number: int = 0  # seeds sampling, so that equal sentences get different samples
 
 
 class Hypothesis(NamedTuple):
@@ -55,7 +55,7 @@ class SentenceSearch:
     finished hypotheses, and the best beam, if it ended now, would score no better than the worst
     of them.
 
-    Running and finished hypotheses are sorted, best first; none runs once the search is done.
+    Running and finished hypotheses are sorted, best first. A completed search has no running ones.
     """
 
     options: SearchOptions
@@ -65,8 +65,8 @@ class SentenceSearch:
     prefix: Sequence[int] = ()
     certain: int = 0
     running: Candidates = field(init=False)
-    # Parents and tokens of the running hypotheses after each step, one step behind the other, and
-    # where each step begins. Python's garbage collector would visit lists of lists again and again.
+    # Parents and tokens of the running hypotheses, concatenated over the steps, and the index where
+    # each step begins. Lists of lists would slow down Python's garbage collector.
     ancestors: tuple[list[int], list[int]] = field(init=False, default_factory=lambda: ([], []))
     starts: list[int] = field(init=False, default_factory=list)
     finished: list[Hypothesis] = field(init=False, default_factory=list)
@@ -85,7 +85,7 @@ class SentenceSearch:
         return len(self.starts)
 
     def token_ids(self, hypothesis: int) -> tuple[int, ...]:
-        """The ids of the running hypothesis at an index, collected from its last to its first."""
+        """Return the ids of the running hypothesis at an index."""
         parents, tokens = self.ancestors
         ids = []
         for start in reversed(self.starts):
@@ -102,11 +102,11 @@ class SentenceSearch:
         return None
 
     def wanted_tokens(self) -> Iterable[tuple[int, int, float]]:
-        """Hypothesis index and id of each continuation that gets credit, and this credit."""
+        """Return hypothesis index, id and credit of each continuation that gets credit."""
         return []
 
     def banned_tokens(self) -> list[tuple[int, int]]:
-        """Hypothesis index and id of each banned continuation; forced ids are never banned."""
+        """Return the hypothesis index and id of each banned continuation, never of forced ids."""
         hypotheses, banned = range(len(self.running.tokens)), []
         if self.length < self.options.min_length:
             banned += [(k, token) for k in hypotheses for token in self.eos_token_ids]
@@ -119,13 +119,13 @@ class SentenceSearch:
         return banned if self.forced_tokens() is None else []
 
     def draws(self) -> list[float]:
-        """A random number in [0, 1) for each hypothesis that samples; beam search needs none."""
+        """Return a random number in [0, 1) for each sampled hypothesis; beam search needs none."""
         return []
 
     def advance(self, candidates: Candidates, coverage: Sequence[float]) -> None:
-        """Continue the hypotheses by candidates, best first; coverage is of the hypotheses."""
+        """Continue the hypotheses with candidates, best first; coverage has a score for each."""
         width, tokens = self.options.width, candidates.tokens
-        # At most steps no candidate ends, so this case must be fast.
+        # In most steps no candidate ends, so this case must be fast.
         if self.eos_token_ids.isdisjoint(tokens):
             self._continue(candidates.first(width))
         else:
@@ -170,7 +170,7 @@ class SentenceSearch:
 
 @dataclass
 class SentenceSampling(SentenceSearch):
-    """Random, independent translations of one sentence; seed is that of its random numbers."""
+    """Random, independent translations of one sentence; seed initializes the random numbers."""
 
     seed: str = ""
 
@@ -180,13 +180,13 @@ class SentenceSampling(SentenceSearch):
         self.running = self.running.pick([0] * self.options.width)
 
     def draws(self) -> list[float]:
-        """A random number in [0, 1) for each hypothesis."""
+        """Return a random number in [0, 1) for each hypothesis."""
         return [self.random.random() for _ in range(self.options.width)]
 
     def advance(self, candidates: Candidates, coverage: Sequence[float]) -> None:
-        """Continue each hypothesis by its candidate; candidates behind them are ignored.
+        """Continue each hypothesis with the candidate at its index; ignore further candidates.
 
-        A hypothesis of which all next tokens are forbidden is dropped.
+        A hypothesis is dropped if all of its next tokens are forbidden.
         """
         living = []
         for index in range(len(self.running.tokens)):
@@ -200,7 +200,7 @@ class SentenceSampling(SentenceSearch):
 
 
 def repeating_tokens(token_ids: Sequence[int], size: int) -> set[int]:
-    """Ids that would repeat an n-gram of a size, at least 1, if they came next."""
+    """Return the ids that would repeat an n-gram of the given size, which is at least 1."""
     if len(token_ids) < size:
         return set()
     start = tuple(token_ids[len(token_ids) - size + 1 :])

@@ -1,4 +1,4 @@
-"""The cache of a beam search: beams are reordered, but their keys and values are not copied."""
+"""The cache of a beam search: reordering beams does not copy their keys and values."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,18 +6,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Steps between two checks for entries that no hypothesis needs any more.
+# Number of steps between two checks for unused entries.
 CHECK_STEPS = 8
 # Removing unused entries copies the others. So it is done only if this share is unused.
 UNUSED_SHARE = 0.25
-# Steps that fit into new memory if no hypothesis ends and no entry is removed.
+# Number of steps that fit into new memory if no hypothesis ends and no entry is removed.
 FIRST_STEPS = 32
 
 
 class Entries(NamedTuple):
     """A layer's keys, [N * H, K, size], and values, [N * H, size, K], of a batch's N sentences.
 
-    The newest, [2, N, H, k, K], are those of the current step's k hypotheses, to be written.
+    newest, [2, N, H, k, K], is the memory for the keys and values of the current step.
     """
 
     newest: Tensor
@@ -26,14 +26,14 @@ class Entries(NamedTuple):
 
 
 class HypothesisTree:
-    """Keys and values of the target, for all hypotheses of a sentence together.
+    """Target keys and values, shared by all hypotheses of a sentence.
 
-    Each step adds one entry for each hypothesis, as a child of the entry that it continues. A mask
-    says which entries are its ancestors, to which it attends. When beams are reordered, only rows
-    of the mask move. Entries without descendants are removed from time to time, and the others move
-    to the front of the same memory: on a CPU, new memory costs more than the copy itself.
+    Each step adds one entry per hypothesis, as a child of the entry that it continues. A hypothesis
+    attends to the ancestors of its entry; a mask marks them. Reordering beams moves only rows of
+    the mask. Entries without descendants are removed from time to time. The others move forward in
+    the same memory: on a CPU, new memory takes longer than this copy.
 
-    Several models that vote share the tree; each has its own keys and values, of the sizes, dtype
+    The models of an ensemble share the tree; each has its own keys and values, of the sizes, dtype
     and device of its tensor in `likes`, [L, N, H, S, K]. A sentence has at most width hypotheses.
     """
 
@@ -53,7 +53,7 @@ class HypothesisTree:
         self._storage = [self._memory(like.size(1), like) for like in likes]
 
     def grow(self, parents: Tensor) -> None:
-        """Add an entry for each hypothesis of the next step, below its parent's entry, [N, k]."""
+        """Add an entry for each hypothesis of the next step, as a child of its parent, [N, k]."""
         sentences, width = parents.shape
         if self.width > 1:
             index = parents[..., None].expand(-1, -1, self.size)
@@ -65,14 +65,14 @@ class HypothesisTree:
         self.size += width
 
     def entries(self, model: int) -> list[Entries]:
-        """Keys and values of each layer of a model."""
+        """Return the keys and values of each layer of a model."""
         kept = self._storage[model][..., : self.size, :]
         newest = kept[..., -self.is_ancestor.size(1) :, :].permute(0, 3, 1, 2, 4, 5)
         keys, values = kept.flatten(1, 2).unbind(2)  # [L, N * H, size, K] each
         return list(map(Entries, newest, keys.transpose(2, 3), values))
 
     def mask(self, model: int) -> Tensor:
-        """A mask to add to scores, [N * H, k, size]; a single 0 if all entries are ancestors."""
+        """Make a mask to add to scores, [N * H, k, size]; a single 0 if all are ancestors."""
         like = self._storage[model]
         if self.width == 1:
             return like.new_zeros(1, 1, 1)
@@ -86,7 +86,7 @@ class HypothesisTree:
         self._move(sentences)
 
     def _tidy(self) -> None:
-        """Remove entries without descendants if they are many, or if memory is full."""
+        """Remove entries without descendants if there are many, or if memory is full."""
         living = int(self.is_ancestor.any(1).sum(1).max())
         self._next_check = self.size + CHECK_STEPS * self.width
         if self._next_check > self._room or living <= (1 - UNUSED_SHARE) * self.size:
@@ -115,9 +115,9 @@ class HypothesisTree:
             self._storage[model] = moved
 
     def _rows(self, kept: Tensor, sentences: Tensor, order: Tensor) -> Tensor:
-        """Rows of kept entries, [M, size], in a layer's storage as a matrix: [M, H, 2, size].
+        """Return row numbers, [M, H, 2, size], of kept entries, [M, size], in a layer's storage.
 
-        Rows of a matrix are faster to move than slices of a tensor of five dimensions.
+        Moving rows of a matrix is faster than moving slices of a tensor with five dimensions.
         """
         _, heads, sides, room, _ = kept.shape
         blocks = torch.arange(heads * sides, device=order.device).view(heads, sides)

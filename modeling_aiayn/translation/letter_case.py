@@ -1,4 +1,4 @@
-"""Texts in CAPITALS or In Title Case, written as a model has seen texts in training."""
+"""Convert texts in CAPITALS or In Title Case to the usual case of training texts."""
 
 import re
 
@@ -11,13 +11,13 @@ LONG_WORD_LETTERS = 4
 
 
 def is_in_capitals(text: str) -> bool:
-    """Whether two words or more are in capitals; words of scripts without case do not count."""
+    """Whether a text is in capitals and at least two of its words are in a script with case."""
     words = [word for word in WORD.findall(text) if len(word) > 1 and word.lower() != word]
     return len(words) > 1 and text.upper() == text
 
 
 def is_title(text: str) -> bool:
-    """Whether all of three or more words begin with a capital, or half and all long ones do."""
+    """Whether all words (3 or more) begin with a capital, or half of them and all long words."""
     words = [word for word in text.split() if word[0].isalpha()]
     is_capital = [word[0].isupper() for word in words]
     if all(is_capital):
@@ -33,8 +33,8 @@ def is_title(text: str) -> bool:
 def natural_case(text: str, language: str) -> str:
     """Lower-case all letters but the first, if a sentence is IN CAPITALS or In Title Case.
 
-    Other texts stay as they are, and so do titles in languages with CAPITAL_NOUNS. Names lose
-    their capitals. No text changes its length. language is an ISO 639 code.
+    Other texts do not change, nor do titles in the languages of CAPITAL_NOUNS. Names lose their
+    capitals. The length of a text never changes. language is an ISO 639 code.
     """
     if not is_in_capitals(text) and (language in CAPITAL_NOUNS or not is_title(text)):
         return text

@@ -11,8 +11,8 @@ ENGINES = ("torch", "ctranslate2")
 
 
 def search_defaults(generation_config: GenerationConfig) -> dict[str, Any]:
-    """An imported model's search by generate(), if its importer set `length_normalization`."""
-    # The values of generate() where the configuration has none.
+    """Return an imported model's settings for generate(); {} for other models."""
+    # generate()'s defaults, for values that the configuration lacks.
     library = {"num_beams": 1, "length_penalty": 1.0, "no_repeat_ngram_size": 0}
     names = ("length_normalization", *library)
     found = {name: getattr(generation_config, name, None) for name in names}
@@ -22,9 +22,9 @@ def search_defaults(generation_config: GenerationConfig) -> dict[str, Any]:
 
 
 def _option(default: Any, help: str, **facts: Any) -> Any:
-    """An option of `SearchOptions`, of which commands make a flag.
+    """Declare an option of `SearchOptions`, which becomes a flag of commands.
 
-    Facts are its minimum or choices, the engines that take it, and the default in the flag's help.
+    facts are its minimum or choices, the engines that support it, and the default for the help.
     """
     facts = {"minimum": 0, "choices": (), "engines": ENGINES, "default_help": None, **facts}
     return field(default=default, metadata={"help": help, **facts})
@@ -135,7 +135,7 @@ class SearchOptions:
             )
 
     def check_supported(self, engine: str) -> None:
-        """Check that one of ENGINES takes the options that differ from their defaults."""
+        """Check that an engine supports the options that differ from their defaults."""
         given = (option for option in fields(self) if getattr(self, option.name) != option.default)
         names = [option.name for option in given if engine not in option.metadata["engines"]]
         if names:
@@ -145,5 +145,5 @@ class SearchOptions:
 
     @property
     def width(self) -> int:
-        """Hypotheses of a sentence at a time, k."""
+        """The number of hypotheses of a sentence at a time, k."""
         return self.nbest if self.do_sample else self.num_beams

@@ -1,4 +1,4 @@
-"""pipeline("aiayn-translation"): registered by the import of `modeling_aiayn.translation`."""
+"""pipeline("aiayn-translation"), which importing `modeling_aiayn.translation` registers."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -19,12 +19,11 @@ TASK = "aiayn-translation"
 class AiaynTranslationPipeline(Pipeline):
     """Translates a text, a list, a generator or a dataset's column, batched by batch_size.
 
-    It returns a list, as the translation pipeline of transformers 4 did. A text may have several
-    sentences and lines. `SearchOptions`, source_lang and target_lang may be given here or at a
-    call; nbest must be 1. Of transformers 4's names, src_lang, tgt_lang and max_length are taken,
-    and truncation: a sentence that is too long is always cut, with a warning.
-    Without a target_tokenizer it uses the one in the model's folder, or the source's. glossary is
-    as for `Translator.use_glossary`.
+    It returns a list, as in transformers 4. A text may have several sentences and lines. Pass
+    fields of `SearchOptions`, source_lang and target_lang here or in a call; nbest must be 1. The
+    names src_lang, tgt_lang, max_length and truncation of transformers 4 also work. Sentences that
+    are too long are always truncated, with a warning. Without a target_tokenizer, it uses the one
+    in the model's folder, or the source's. For glossary, see `Translator.use_glossary`.
     """
 
     _load_tokenizer = True
@@ -40,7 +39,7 @@ class AiaynTranslationPipeline(Pipeline):
         config, folder = self.model.config, self.model.name_or_path
         has_target = Path(folder, TARGET_TOKENIZER_FOLDER).is_dir()
         if target_tokenizer is None and (has_target or config.decoder_vocab_size is not None):
-            # The revision of the model, which has perhaps another vocabulary than the newest one.
+            # Use the model's own revision: the newest may have another vocabulary.
             revision = getattr(config, "_commit_hash", None) or "main"
             target_tokenizer = load_target_tokenizer(
                 folder, config, trust_remote_code=False, revision=revision
@@ -51,7 +50,7 @@ class AiaynTranslationPipeline(Pipeline):
             self.translator.use_glossary(glossary)
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
-        """Translate; a text gives a list with one translation."""
+        """Translate; the result for one text is a list with one translation."""
         found = super().__call__(inputs, **options)
         return [found] if isinstance(inputs, str) else found
 
@@ -68,7 +67,7 @@ class AiaynTranslationPipeline(Pipeline):
         return {}, {"numbers": count(), **search_options}, {}
 
     def preprocess(self, input_: str) -> dict[str, Any]:
-        """Put a text into the mapping that Pipeline batches."""
+        """Put a text into a mapping, because Pipeline batches mappings."""
         return {"text": input_}
 
     def _forward(
@@ -95,13 +94,13 @@ class AiaynTranslationPipeline(Pipeline):
         return {"text": translations if isinstance(given, list) else translations[0]}
 
     def postprocess(self, model_outputs: dict[str, Any]) -> dict[str, str]:
-        """Return a translation under the library's key, "translation_text"."""
+        """Return a translation under transformers' key, "translation_text"."""
         return {"translation_text": model_outputs["text"]}
 
     def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> None:
         """Save the model, its tokenizers, and a pipeline that translates without this package.
 
-        It is used by pipeline(model=save_directory, trust_remote_code=True), and calls generate().
+        Load it with pipeline(model=save_directory, trust_remote_code=True). It calls generate().
         """
         saved = SavedTranslationPipeline(
             self.model,
@@ -112,7 +111,7 @@ class AiaynTranslationPipeline(Pipeline):
         try:
             saved.save_pretrained(save_directory, **kwargs)
         finally:
-            # A later save of the model alone does not write the pipeline's file.
+            # Saving only the model later does not write the pipeline's file, so forget its name.
             vars(self.model.config).pop("custom_pipelines", None)
 
 

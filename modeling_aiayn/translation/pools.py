@@ -1,4 +1,4 @@
-"""Texts to translate, in pools that are read ahead and batches of similar length."""
+"""Read texts ahead in pools, and group them into batches of similar length."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, zip_longest
@@ -19,7 +19,7 @@ class SourceText(NamedTuple):
     number: int
     text: str
     prefix: str = ""
-    languages: tuple[str, str] | None = None  # source and target, of a model with several
+    languages: tuple[str, str] | None = None  # source and target, for a multilingual model
 
 
 def check_several(texts: Iterable[object] | None) -> None:
@@ -36,7 +36,7 @@ def source_texts(
     prefixes: Iterable[str] | None = None,
     first_number: int = 0,
 ) -> Iterator[SourceText]:
-    """Each text with its number, counted from first_number, and its prefix."""
+    """Yield each text with its number, counted from first_number, and its prefix."""
     missing = object()
     rows: Iterable[Any] = zip(texts)
     if prefixes is not None:
@@ -51,7 +51,7 @@ def source_texts(
 
 
 def read_pools(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """The items in lists of a size, the last perhaps shorter; one list at a time is in memory."""
+    """Yield items in lists of `size`, the last perhaps shorter; only one list is in memory."""
     iterator = iter(items)
     while pool := list(islice(iterator, max(1, size))):
         yield pool

@@ -1,4 +1,4 @@
-"""Several processes that translate one stream of texts, in its order."""
+"""Translate one stream of texts in several processes, and keep the order of the texts."""
 
 import logging
 import multiprocessing
@@ -24,13 +24,13 @@ Pool = list[list[Translation]]
 
 
 def default_device(device: str | None, process: int = 0) -> str:
-    """The given device, or a GPU if there is one, or the CPU; processes get GPUs in turn."""
+    """Return the given device, else a GPU, else the CPU; processes get GPUs in turn."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and torch.cuda.is_available():
         return f"cuda:{process % torch.cuda.device_count()}"
     try:
         return str(torch.empty(0, device=device).device)
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts that it has it
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA raises an AssertionError
         message = "device must be a device of torch that this machine has, such as cpu"
         raise ValueError(f"{message}, got {device!r}.") from error
 
@@ -46,8 +46,8 @@ def translate_in_processes(
 ) -> Iterator[list[Translation]]:
     """Translate pools with a translator in each process, in the order of their texts.
 
-    Only a few pools are in memory. load gets the number of its process, and is pickled; threads are
-    those of each process. A killed process, for example for lack of memory, is an OSError.
+    Only a few pools are in memory. load is pickled and gets the process number; each process has
+    `threads` threads. A killed process, for example for lack of memory, raises an OSError.
     """
     context = multiprocessing.get_context("spawn")
     started = context.Value("i", 0)
@@ -81,10 +81,10 @@ def _reported(running: deque[Future[Pool]], report: Callable[[int, int], object]
 
 
 def _start(load: Callable[[int], Translator], threads: int, started: Any) -> None:
-    """Make a process ready; started is the number of processes that have started before."""
+    """Set up a process; started counts the processes that have started before it."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     disable_progress_bar()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     with started.get_lock():

@@ -11,8 +11,8 @@ from tqdm import tqdm
 def translation_bar(
     total: int | None = None, is_shown: bool = True
 ) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on stderr; yield what adds translated sentences and their target tokens to it."""
-    # A shown bar passes no value for `disable`, so that TQDM_DISABLE can hide it.
+    """Show a bar on stderr; yield a function that adds translated sentences and target tokens."""
+    # Pass `disable` only to hide the bar, so that TQDM_DISABLE can hide a shown bar.
     hidden: dict[str, Any] = {} if is_shown else {"disable": True}
     all_tokens = 0
     with tqdm(total=total, unit="sentence", **hidden) as bar:

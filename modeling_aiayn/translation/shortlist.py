@@ -1,7 +1,7 @@
 """Lexical shortlists: for each source id, the target ids that are likely translations of it.
 
-They are the tokens that the model's attention linked with it most often in training pairs, as in
-Marian. The output layer, half of a step with a large vocabulary, then computes only these.
+They are the tokens that attention linked most often to the source id in training pairs, as in
+Marian. Only these get logits; computing all logits of a large vocabulary takes half of each step.
 """
 
 import json
@@ -26,14 +26,14 @@ LANGUAGES = "languages"
 class Shortlist:
     """Target ids for each source id."""
 
-    starts: Tensor  # where the ids of each of V source ids start, and where the last end
-    ids: Tensor  # target ids of source id 0, then those of 1, ...
+    starts: Tensor  # index in ids where each of V source ids starts, and where the last ends
+    ids: Tensor  # target ids of source id 0, then of source id 1, ...
     always: Tensor  # target ids that every batch may use
     vocabularies: Sequence[str]  # `vocabulary_sha256` of the source's and the target's tokenizer
     languages: Languages | None = None  # of the model's source and target; None: unknown
 
     def for_batch(self, sentences: Sequence[SourceSentence], needed: Iterable[int]) -> Tensor:
-        """The target ids of a batch, [C], sorted: also prefixes, phrases, and needed ones."""
+        """Return the sorted target ids for a batch, [C], with prefixes, phrases and needed ids."""
         given = {*needed}
         sources: set[int] = set()
         for sentence in sentences:
@@ -67,7 +67,7 @@ class Shortlist:
     def check_model(
         self, vocabularies: Sequence[str], languages: Languages | None, path: str | Path
     ) -> None:
-        """Check that the shortlist of the file at path was made for a model like this one."""
+        """Check that the shortlist, read from path, fits a model's vocabularies and languages."""
         is_known = languages is not None and self.languages is not None
         if list(self.vocabularies) != vocabularies or (is_known and languages != self.languages):
             raise ValueError(
@@ -89,12 +89,12 @@ class Shortlist:
     ) -> "Shortlist":
         """Keep the per_id target ids that were linked most with each source id.
 
-        Every batch may use the `frequent` most frequent target ids. If source and target share the
-        vocabulary, each id also offers itself: names and bytes are copied.
+        Every batch may use the `frequent` most frequent target ids. With a shared vocabulary, each
+        source id is also its own target, so that names and bytes can be copied.
         """
         keys, weights = counts.total()
         sources, targets = keys // counts.targets, keys % counts.targets
-        # By source, and by falling weight within a source.
+        # Sort by source, and within a source by decreasing weight.
         order = weights.argsort(descending=True, stable=True)
         order = order[sources[order].argsort(stable=True)]
         sources, targets = sources[order], targets[order]
@@ -113,9 +113,9 @@ class Shortlist:
 
 
 class LinkCounts:
-    """How strongly target ids attended to source ids, added up over pairs."""
+    """How strongly target ids attended to source ids, summed over pairs."""
 
-    # With more stored links than this, equal links are added up.
+    # Beyond this number of stored links, equal links are merged.
     MAX_STORED_LINKS = 10_000_000
     # Weaker attention is noise.
     MIN_ATTENTION = 0.1
@@ -139,7 +139,7 @@ class LinkCounts:
             self._keys, self._weights = [keys], [weights]
 
     def total(self) -> tuple[Tensor, Tensor]:
-        """Source id * targets + target id of each pair of linked ids, sorted, and its weight."""
+        """Return each pair of linked ids as source id * targets + target id, and its weight."""
         keys, index = torch.unique(torch.cat(self._keys), return_inverse=True)
         weights = torch.zeros(len(keys)).index_add_(0, index, torch.cat(self._weights))
         return keys, weights

@@ -1,4 +1,4 @@
-"""Our own engine: searches a batch of source ids for target ids, step by step."""
+"""Our own engine: finds the target ids for a batch of source ids, step by step."""
 
 import hashlib
 import math
@@ -30,18 +30,18 @@ from .wanted_phrases import PhraseSearch
 if TYPE_CHECKING:
     from .compiled.engine import CompiledModel
 
-# A forked process has another number; a spawned one imports this module again.
+# A forked process has another id; a spawned process imports this module again.
 IMPORTED_BY = os.getpid()
-# Removing finished sentences copies the rest, so it waits until they are this share of a batch.
+# Removing finished sentences copies the rest, so wait until this share of a batch is finished.
 LEAVING_SHARE = 0.125
 
 
 class TorchEngine:
-    """Our own decoder; several models vote by the mean of their probabilities.
+    """Our own decoder; an ensemble averages the probabilities of its models.
 
-    Models are read without dropout. They are packed on the first use, and again once their weights
-    have changed. Generation configs are read on the first use, and later changes have no effect.
-    int8 and the shortlist are for `search`; `score` computes in the model's dtype, and all ids.
+    Models run without dropout. Their weights are packed on first use, and again after they change.
+    Generation configs are read on first use, and later changes have no effect. int8 and the
+    shortlist affect only `search`; `score` uses the model's dtype and the whole vocabulary.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class TorchEngine:
     ) -> None:
         self.int8 = int8
         self.shortlist = shortlist
-        # torch.compile returns a module around the model that our decoder reads.
+        # torch.compile wraps the model in a module; our decoder reads the model itself.
         self.models = [
             cast(AiaynForConditionalGeneration, getattr(model, "_orig_mod", model))
             for model in models
@@ -98,7 +98,7 @@ class TorchEngine:
         return search_defaults(self.models[0].generation_config)
 
     def _current(self, name: str, pack: Callable[[], Any]) -> Any:
-        """A packed form of the models, which is made again once their weights have changed."""
+        """Return a packed form of the models; pack them again if their weights have changed."""
         versions = _versions(weight for model in self.models for weight in model.parameters())
         if versions != self._packed_versions:
             self._packed_versions, self._packed = versions, {}
@@ -115,7 +115,7 @@ class TorchEngine:
         return models
 
     def _compiled(self, options: SearchOptions) -> "CompiledModel | None":
-        """The compiled search, if it exists here and knows the options."""
+        """Return the compiled search, if it is available and supports the options."""
         first = self.models[0]
         is_ours = len(self.models) == 1 and not options.do_sample
         is_plain = first.device.type == "cpu" and first.dtype == torch.float32
@@ -155,7 +155,7 @@ class TorchEngine:
     def search(
         self, sentences: Sequence[SourceSentence], options: SearchOptions
     ) -> list[list[Hypothesis]]:
-        """The nbest translations of each sentence of a batch, finished and best first."""
+        """Return the nbest finished translations of each sentence of a batch, best first."""
         found: dict[int, list[Hypothesis]] = {}
         for numbers, hypotheses in self.searches(sentences, options, len(sentences), sys.maxsize):
             found.update(zip(numbers, hypotheses, strict=True))
@@ -168,10 +168,10 @@ class TorchEngine:
         batch_size: int,
         max_tokens_per_batch: int,
     ) -> Iterator[tuple[list[int], list[list[Hypothesis]]]]:
-        """Search for sentences of any number; yield indices and translations of some in turn.
+        """Search for any number of sentences; yield the indices and translations of some at a time.
 
-        On a CPU, Numba's functions search, if it is installed; they bound their own memory. torch
-        searches for several models, samples, coverage, and phrases with a shortlist.
+        In float32 on a CPU, Numba's compiled functions search if Numba is installed; they limit
+        their own memory. torch handles ensembles, sampling, coverage, and phrases with a shortlist.
         """
         _avoid_threads_of_parent(os.getpid())
         compiled = self._compiled(options)
@@ -242,7 +242,7 @@ class TorchEngine:
             draws = [search.draws()[: tokens.size(1)] for search in searches]
             candidates = drawn_candidates(logits, log_probabilities, restrictions, options, draws)
         else:
-            # With one end id, at least width of 2 * width candidates do not end.
+            # A hypothesis has one candidate per end id, so at least width candidates do not end.
             count = (1 + len(self.rules.eos_token_ids)) * options.width
             candidates = best_candidates(logits, log_probabilities, restrictions, count)
         if columns is not None:
@@ -257,9 +257,9 @@ class TorchEngine:
                 search.advance(best, covered)
 
     def _running_rows(self, searches: Sequence[SentenceSearch]) -> tuple[Tensor, Tensor, Tensor]:
-        """Last tokens, parents and log-probabilities of running hypotheses, [N, k] each.
+        """Return last tokens, parents and log-probabilities of running hypotheses, [N, k] each.
 
-        k is the largest number of hypotheses of a sentence; missing ones have probability 0.
+        k is the largest number of hypotheses of a sentence; missing hypotheses have probability 0.
         """
         width = max(len(search.running.tokens) for search in searches)
         scores: list[float] = []
@@ -297,7 +297,7 @@ class TorchEngine:
     def score(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], certain: int = 0
     ) -> list[float]:
-        """The log-probability of each target of a batch, `</s>` last, in nats.
+        """Return the log-probability of each target of a batch, `</s>` last, in nats.
 
         The first `certain` ids of each target have the probability 1.
         """
@@ -326,7 +326,7 @@ class TorchEngine:
     def attention(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
     ) -> list[Tensor]:
-        """The mean of all cross-attention in the first model, target to source ids, [T, S] each."""
+        """Average all cross-attention in the first model, target to source ids, [T, S] each."""
         model = self.models[0]
         input_ids, attention_mask = self._padded(sources)
         labels, is_real = self._padded(targets)
@@ -344,7 +344,7 @@ class TorchEngine:
         ]
 
     def _padded(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """Ids and their mask, [N, S] both."""
+        """Return padded ids and their mask, [N, S] both."""
         rows = [torch.tensor(sequence, dtype=torch.long) for sequence in sequences]
         mask = [torch.ones_like(row) for row in rows]
         padding = self.models[0].config.pad_token_id
@@ -385,9 +385,9 @@ def _tensor(numbers: Sequence[float], dtype: Any) -> Tensor:
 
 @lru_cache(maxsize=1)
 def _avoid_threads_of_parent(process: int) -> None:
-    """Compute in one thread in a forked process, where the threads of its parent do not exist.
+    """Use one thread in a forked process, because its parent's threads do not exist there.
 
-    It is done once: a forked process may set another number afterwards.
+    This is done once, so that the process may set another number of threads afterwards.
     """
     if process != IMPORTED_BY:
         torch.set_num_threads(1)

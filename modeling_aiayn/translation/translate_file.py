@@ -1,4 +1,4 @@
-"""Translate a file into another, line by line; a stopped translation resumes after its lines."""
+"""Translate a file line by line; a stopped translation can be resumed."""
 
 import gzip
 import hashlib
@@ -29,7 +29,7 @@ from .translator import Translation, Translator
 
 logger = logging.getLogger(__name__)
 
-# Endings of the names of an output that is not complete, and of the note about it.
+# Suffixes of the names of an incomplete output and of the note about it.
 PARTIAL, NOTE = ".partial", ".json"
 
 # Returns the lines of a text, given its number and its translations, best first.
@@ -55,23 +55,23 @@ def translate_file(
 ) -> None:
     """Translate a file of sentences, one on each line, into a file with as many lines.
 
-    Until it is complete, the output is OUTPUT.partial. A kill, a full disk or an error leaves its
-    lines there, and beside it OUTPUT.partial.json: hashes of the weights and of the files that are
-    read, the options, and the settings. A run resumes only if all of these are the same.
+    An incomplete output is named OUTPUT.partial, and keeps its lines if the run is killed or fails.
+    OUTPUT.partial.json beside it has hashes of the weights and of the files that are read, the
+    options, and the settings. A run resumes only if all of these are the same.
 
     Args:
         translator: The translator.
         source: A file of sentences, plain or .gz, or the sentences.
         output: File to write, plain or .gz. None: stdout.
-        options: How to search. None: as `Translator.search_options` says.
+        options: How to search. None: the defaults of `Translator.search_options`.
         resume: Whether to keep the lines of OUTPUT.partial, if there are any, and to translate the
             rest. Not for .gz.
         prefixes: File with a line for each sentence: the words its translation starts with.
-        translate_pools: Translates pools of texts in place of the translator.
+        translate_pools: Translates pools of texts instead of the translator.
         format_lines: Returns the lines of a text. Default: its best translation.
         inputs: More files on whose content the lines depend.
         settings: More values that JSON can hold and on which the lines depend, by name.
-        is_resumable: Whether each text has one line, so that lines tell which texts are translated.
+        is_resumable: Whether each text has one line, so that the number of lines shows the rest.
         show_progress: Whether to show a bar on stderr.
         pool_size: As for `Translator.stream`.
         **batch_sizes: As for `Translator.stream`: batch_size and max_tokens_per_batch.
@@ -109,7 +109,7 @@ def translate_file(
         if not number:
             logger.warning("There is nothing to translate.")
         if changed := hashes.items() - _hashes(files).items():
-            if output is not None:  # its lines may be of both contents
+            if output is not None:  # its lines may come from both versions of the file
                 Path(f"{_partial(output)}{NOTE}").unlink(missing_ok=True)
             raise ValueError(f"{min(changed)[0]} changed while it was translated. Start again.")
 
@@ -149,7 +149,7 @@ def _hashes(files: Iterable[str | Path]) -> dict[str, str]:
 
 
 def _rest(source: str | Path | Iterable[str], count: int) -> Iterator[str]:
-    """The lines of a file, or the texts, after the first ones."""
+    """Return the lines of a file, or the texts, without the first `count`."""
     lines = stream_lines(source) if isinstance(source, (str, Path)) else iter(source)
     if sum(1 for _ in islice(lines, count)) < count:
         raise ValueError(f"The unfinished output has {count} lines, more than there are texts.")
@@ -164,9 +164,9 @@ def _partial(output: str | Path) -> Path:
 def open_output(
     path: str | Path | None, note: Mapping[str, Any] | None, resume: bool
 ) -> Iterator[tuple[BinaryIO, int]]:
-    """Open an output that gets its name once it is complete; yield it with its number of lines.
+    """Open an output that gets its final name once complete; yield it and its number of lines.
 
-    note is what its lines depend on; None: it cannot be resumed.
+    note records everything that its lines depend on; None: it cannot be resumed.
     """
     is_file = path is not None and (Path(path).is_file() or not Path(path).exists())
     if resume and (note is None or not is_file):
@@ -192,7 +192,7 @@ def open_output(
 
 @contextmanager
 def _kept_note(partial: Path, note: Mapping[str, Any] | None, resume: bool) -> Iterator[None]:
-    """Check and write the note of an unfinished output; delete it after a block without error."""
+    """Check and write the note of an unfinished output; delete it if the block succeeds."""
     path = Path(f"{partial}{NOTE}")
     if note is None:
         partial.write_bytes(b"")
@@ -213,7 +213,7 @@ def _kept_note(partial: Path, note: Mapping[str, Any] | None, resume: bool) -> I
             )
     if not resume:  # lines of an older run must not get this note
         partial.write_bytes(b"")
-    if path.is_symlink():  # it would be followed
+    if path.is_symlink():  # writing would follow the link
         path.unlink()
     write_file(path, json.dumps(note))
     yield
@@ -237,9 +237,9 @@ def _open_no_link(path: str, flags: int) -> int:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Create and lock a file, so that one process writes it; Windows has no such lock.
+    """Create and lock a file, so that only one process writes it; Windows has no such lock.
 
-    A link at its path, which somebody else may have made, is not followed.
+    A symbolic link at its path, perhaps made by another user, is not followed.
     """
     with open(path, "ab", opener=_open_no_link) as file:
         try:

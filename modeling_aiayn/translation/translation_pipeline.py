@@ -1,4 +1,4 @@
-"""The translation pipeline in a saved folder: it imports transformers alone, as saved models do.
+"""The translation pipeline of a saved folder, which needs transformers but not this package.
 
 `AiaynTranslationPipeline.save_pretrained` copies this file, so it imports nothing of this package.
 """
@@ -14,7 +14,7 @@ TARGET_TOKENIZER_FOLDER = "target_tokenizer"
 
 
 class SavedTranslationPipeline(Pipeline):
-    """Translates a text or a list of texts with generate(), whose arguments it takes.
+    """Translates a text or a list of texts with generate(), and accepts its arguments.
 
     Without a target_tokenizer it uses the one in the model's folder, or the source's.
     """
@@ -51,7 +51,7 @@ class SavedTranslationPipeline(Pipeline):
         return {} if truncation is None else {"truncation": truncation}, generation, {}
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
-        """Translate; a text gives a list, as the pipeline of transformers 4 did."""
+        """Translate; the result for one text is a list, as in transformers 4."""
         found = super().__call__(inputs, **options)
         return [found] if isinstance(inputs, str) and isinstance(found, dict) else found
 
@@ -64,7 +64,7 @@ class SavedTranslationPipeline(Pipeline):
         return {"token_ids": ids.view(input_tensors["input_ids"].size(0), -1, ids.size(-1))}
 
     def postprocess(self, model_outputs: dict[str, Tensor]) -> Any:
-        """Decode a translation, or num_return_sequences of them; `<unk>` stays in the text."""
+        """Decode num_return_sequences translations; `<unk>` stays in the text."""
         tokenizer = self.target_tokenizer
         tags = getattr(tokenizer, "lang_code_to_id", {}).values()  # M2M100Tokenizer's
         hidden = {*tokenizer.all_special_ids, *tags} - {tokenizer.unk_token_id}

@@ -1,4 +1,4 @@
-"""Section 6.1: translating text."""
+"""Section 6.1: translate text."""
 
 import copy
 import logging
@@ -65,13 +65,13 @@ from .torch_engine import TorchEngine
 if TYPE_CHECKING:
     from .ctranslate2_engine import CTranslate2Engine
 
-# Names of dtypes: auto is that of the saved weights.
+# Names of dtypes: auto is the dtype of the saved weights.
 DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 
-# Soft hyphens, signs for the direction of writing, and others without width and meaning.
+# Soft hyphens, direction marks, and other invisible characters without meaning.
 INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200e\u200f\u2060\ufeff"))
 
-# Signs at the end of a text, and signs before them that may end a sentence.
+# Characters that may end a text, and characters inside a text that may end a sentence.
 LAST_SIGNS = " \t\r\n.!?…。\"')"
 INNER_END = re.compile(r"[^\w\s,;:()'\"-]|\n")
 
@@ -88,27 +88,27 @@ class Translation:
 
     source: str  # the sentence
     text: str  # its translation, one line
-    score: float  # by which its translations are ranked: log-probability / length penalty
+    score: float  # ranks the translations: log-probability / length penalty
     log_probability: float  # sum over the tokens, `</s>` included, in nats
     token_ids: tuple[int, ...]  # `</s>` last
-    read: str | None = None  # what the model read of the source, if it is not the whole sentence
+    read: str | None = None  # the text that the model read, if it is not the whole sentence
 
 
 class Translator:
     """Translates texts with an engine and tokenizers.
 
-    Our own engine computes attention by its own code, whatever `attn_implementation` the model has.
+    Our own engine has its own attention code and ignores the model's `attn_implementation`.
 
-    A translator works in processes that are forked from one in which it has translated, such as
-    those of `datasets.map(num_proc=2)`; there it computes in one thread. On a GPU, or with an
-    exported model (CTranslate2), start processes by "spawn" instead.
+    A translator that has already translated also works in forked processes, such as those of
+    `datasets.map(num_proc=2)`; each computes in one thread. On a GPU, or with an exported model
+    (CTranslate2), start processes with "spawn" instead.
 
     Args:
-        model: A translation model, or several of one vocabulary that vote at each token. None: the
-            given engine has its own.
+        model: A translation model, or an ensemble with one vocabulary, whose probabilities are
+            averaged. None: the given engine has its own.
         source_tokenizer: Tokenizer of the source.
         target_tokenizer: Tokenizer of the target. None: the source's.
-        engine: An engine with a model of its own. None: our own engine with the given model.
+        engine: An engine that has its own model. None: our own engine with the given model.
 
     Raises:
         ValueError: Model and tokenizers do not fit each other, or a model is of another class.
@@ -138,7 +138,7 @@ class Translator:
         self.models: Sequence[AiaynForConditionalGeneration] = engine.models
         for loaded in self.models:
             self._check_tokenizers(loaded)
-        self._several: list[str] = []  # the first text of several sentences, for one warning
+        self._several: list[str] = []  # the first text with several sentences, to warn once
         self._glossary: tuple[Languages | None, Glossary] | None = None
         self._memory: tuple[Languages | None, Mapping[str, str]] | None = None
         self._tags = LanguageTags.of(source_tokenizer)
@@ -148,23 +148,23 @@ class Translator:
             self._languages = (source, None if self._tags.is_optional else target)
 
     def set_languages(self, source_lang: str | None, target_lang: str | None) -> None:
-        """Set the languages of calls that do not name them; a call checks that both exist."""
+        """Set the default languages; each call checks that both exist."""
         earlier = self._languages
         self._languages = (source_lang or earlier[0], target_lang or earlier[1])
 
     def directed(self, languages: Languages | None) -> Self:
-        """This translator with other languages of calls that do not name them."""
+        """Return a copy of this translator with other default languages."""
         directed = copy.copy(self)
         directed.set_languages(*(languages or (None, None)))
         return directed
 
     def use_glossary(self, terms: str | Path | Mapping[str, str]) -> None:
-        """Translate terms as a glossary says, in the direction that is set now.
+        """Translate terms with a glossary, in the current default direction.
 
         Args:
             terms: Terms and their translations, or a file with a line for each: the term, a tab,
-                and its translation. Nothing, or "=", keeps a term, and "=x" is written as x.
-                Words of other translations are inflected.
+                and its translation. "" or "=" keeps the term unchanged, and "=x" writes exactly x.
+                Words of other translations may be inflected.
 
         Raises:
             ValueError: The vocabulary cannot write a translation, or a line of the file has no tab.
@@ -176,29 +176,29 @@ class Translator:
         self._glossary = (self.direction(), glossary)
 
     def use_memory(self, pairs: Mapping[str, str]) -> None:
-        """Take translations of sentences to the letter, in the direction that is set now."""
+        """Use given translations of sentences unchanged, in the current default direction."""
         self._memory = self.direction(), {clean_text(text): pairs[text] for text in pairs}
 
     @property
     def codes(self) -> tuple[str | None, str | None]:
-        """The ISO 639 codes of source and target, as they are set or saved; None: unknown."""
+        """The ISO 639 codes of source and target, either set or saved; None: unknown."""
         saved = languages_of(self.source_tokenizer)
         source, target = (x or y for x, y in zip(self._languages, saved, strict=True))
         return iso_639(source) if source else None, iso_639(target) if target else None
 
     @property
     def languages(self) -> list[str]:
-        """The languages of a model of several; empty for a model of one direction."""
+        """The languages of a multilingual model; empty for a model of one direction."""
         return list(self._tags.ids) if self._tags else []
 
     @property
     def needs_languages(self) -> bool:
-        """Whether a text cannot be translated without its languages."""
+        """Whether translating a text requires its languages."""
         return self._tags is not None and not self._tags.is_optional
 
     @property
     def directions(self) -> list[Languages]:
-        """The source and target of all directions of a model of several languages."""
+        """All directions, (source, target), of a multilingual model."""
         if self._tags and self._tags.is_optional:
             return [(self._languages[0] or "auto", target) for target in self.languages]
         return list(permutations(self.languages, 2))
@@ -258,24 +258,24 @@ class Translator:
         glossary: str | Path | Mapping[str, str] | None = None,
         **model_options: Any,
     ) -> Self:
-        """Load a model's folder, or with hub a repository.
+        """Load a model from a folder or, with hub, from a repository.
 
         Args:
             path: A folder, or a bundled model: "aiayn-en-de" or "aiayn-de-en"; with hub, a
-                repository's name. Several: models that vote, with the tokenizers of the first.
+                repository's name. Several form an ensemble, with the tokenizers of the first.
             hub: Whether path names a repository on the Hub. Without it, the network is not used.
             device: Device of the model. None: the CPU, or the devices of a given device_map.
-            engine: "ctranslate2" for a folder that `aiayn export-ctranslate2` wrote. It takes no
-                other option than device.
-            dtype: Type of the weights: "float32", ...; None or "auto": the folder's. On a CPU,
-                float16 weights become float32. "int8", on a CPU only: 8-bit products, the fastest
-                and a little less exact, with the extra `fast`; else rounded weights. With "auto"
-                on a CPU, folders that `aiayn quantize` wrote are loaded as "int8".
+            engine: "ctranslate2" for a folder that `aiayn export-ctranslate2` wrote. It accepts
+                only device, the languages and glossary.
+            dtype: Type of the weights, such as "float32". None or "auto": the folder's. On a CPU,
+                float16 weights become float32. "int8" (CPU only) is the fastest and a little less
+                exact: 8-bit products with the extra `fast`, else only rounded weights. On a CPU,
+                "auto" loads folders that `aiayn quantize` wrote as "int8".
             shortlist: A file that `aiayn make-shortlist` wrote. The output layer then computes only
                 target ids that are likely translations of the batch's source tokens.
-            source_lang: Language of the texts, of a model with several.
+            source_lang: Language of the texts, for a multilingual model.
             target_lang: Language of the translations.
-            glossary: As for `use_glossary`.
+            glossary: See `use_glossary`.
             **model_options: As for AutoModelForSeq2SeqLM.from_pretrained: device_map, ...
 
         Raises:
@@ -339,7 +339,7 @@ class Translator:
         from .ctranslate2_engine import CTranslate2Engine
 
         folders = (folder / SOURCE_TOKENIZER_FOLDER, folder / TARGET_TOKENIZER_FOLDER)
-        # transformers would take a folder that is missing for a repository.
+        # transformers would read the path of a missing folder as a repository.
         check_directory(folders[0], "Write one with: aiayn export-ctranslate2.")
         source, target = (
             load_tokenizer(path, trust_remote_code=False, local_files_only=True) for path in folders
@@ -348,7 +348,7 @@ class Translator:
 
     @property
     def model(self) -> AiaynForConditionalGeneration:
-        """The model, or the first of several; a ValueError if it is an exported one."""
+        """The model, or the first of an ensemble. An exported model raises a ValueError."""
         if not self.models:
             raise ValueError(
                 "This translator runs an exported model, which gives neither weights nor "
@@ -357,7 +357,7 @@ class Translator:
         return self.models[0]
 
     def search_options(self, **given: Any) -> SearchOptions:
-        """Add defaults to search options: an imported model's own, else those of SearchOptions."""
+        """Complete options with an imported model's defaults, else those of SearchOptions."""
         return SearchOptions(**{**self.engine.search_defaults, **given})
 
     def __call__(
@@ -375,15 +375,15 @@ class Translator:
         """Translate texts, each into one line, in their order.
 
         Args:
-            texts: Sentences. One of more than 512 tokens is cut, with a warning.
-            source_lang: Language of the texts, of a model with several. None: the translator's.
+            texts: Sentences. If one has more than 512 tokens, it is truncated, with a warning.
+            source_lang: Language of the texts, for a multilingual model. None: the default.
             target_lang: Language of the translations, or a list with a language for each text.
             batch_size: Maximum number of sentences in a batch.
             max_tokens_per_batch: Maximum number of source tokens in a batch, padding included.
             show_progress: Whether to show a bar on stderr.
             split_sentences: Whether a text may have several sentences and lines.
-            **search_options: As for `SearchOptions`: num_beams, length_penalty, ...; others as
-                `search_options` says. nbest must be 1: `stream` returns several translations.
+            **search_options: Fields of `SearchOptions`, such as num_beams; `search_options` gives
+                the defaults. nbest must be 1: use `stream` for several translations.
 
         Raises:
             ValueError: nbest is more than 1, the model does not have a language, or as for
@@ -414,7 +414,7 @@ class Translator:
         return [split.joined([next(translations) for _ in split.sentences]) for split in splits]
 
     def split(self, text: str, source_lang: str | None = None) -> SplitText:
-        """Split a text into sentences, by the rules of its language or the model's."""
+        """Split a text into sentences, by the rules of source_lang or the model's language."""
         language = iso_639(source_lang) if source_lang else self.codes[0]
         return SplitText.of(text, language or DEFAULT_LANGUAGES[0])
 
@@ -433,12 +433,12 @@ class Translator:
 
         Args:
             texts: Sentences.
-            options: How to search. None: as `search_options` says.
+            options: How to search. None: the defaults of `search_options`.
             prefixes: The beginning of each translation, one for each text.
             batch_size: Maximum number of sentences in a batch.
             max_tokens_per_batch: Maximum number of source tokens in a batch, padding included.
             pool_size: Sentences to read before the first translation; they are sorted by length.
-            report: Called after each batch with its sentences and target tokens.
+            report: Called after each batch with its numbers of sentences and of target tokens.
 
         Returns:
             The nbest translations of each text, best first, in the order of the texts.
@@ -480,7 +480,7 @@ class Translator:
             and (has_words(segments[index].block.text) or (given.text.strip() and given.prefix))
         ]
         results = [[Translation(given.text, "", 0.0, 0.0, ())] for given in pool]
-        for index in {*range(len(pool))}.difference(filled):  # without letters: a number, ...
+        for index in {*range(len(pool))}.difference(filled):  # no words, or in the memory
             copied = remembered[index] or " ".join(clean_text(pool[index].text).splitlines())
             results[index] = [Translation(pool[index].text, copied, 0.0, 0.0, ())]
         report(len(pool) - len(filled), 0)
@@ -524,7 +524,7 @@ class Translator:
         pool: Sequence[SourceText],
         terms: Mapping[int, Sequence[Term]],
     ) -> None:
-        """Add the kept pieces of the sources, and missing terms, to the translations."""
+        """Insert the copied parts of the sources, and missing terms, into the translations."""
         rows: dict[Languages | None, list[tuple[int, int, list[Mark]]]] = defaultdict(list)
         for index, some in terms.items():
             segment = segments[index]
@@ -559,8 +559,8 @@ class Translator:
 
         Args:
             texts: Sentences.
-            targets: A translation of each; cut after `max_target_tokens`, with a warning.
-            options: The length penalty; the coverage penalty is not applied.
+            targets: A translation of each; truncated to `max_target_tokens`, with a warning.
+            options: Only the length penalty is used.
             batch_size: Maximum number of sentences in a batch.
             max_tokens_per_batch: Maximum number of source, or of target, tokens in a batch, padding
                 included.
@@ -592,19 +592,19 @@ class Translator:
         return [scored[index] for index in range(len(given))]
 
     def encode(self, text: str, name: str = "A text") -> list[int]:
-        """Ids of a text, cut to `max_source_tokens`; name is its name in the warning."""
+        """Encode a text, truncated to `max_source_tokens`; the warning calls it `name`."""
         return self._cut(self._source_ids([text])[0], name, self.max_source_tokens)
 
     def is_too_long(self, text: str) -> bool:
-        """Whether a text has more than `max_source_tokens`, so that it would be cut."""
+        """Whether a text has more than `max_source_tokens`, so that it would be truncated."""
         return len(self._source_ids([text])[0]) > self.max_source_tokens
 
     def source_text(self, text: str) -> str:
-        """A sentence as its tokenizer gets it: stripped, with plain blanks, and in known signs.
+        """Prepare a sentence for its tokenizer: strip it, and replace unusual characters.
 
-        A blank inside a longer token stays: models of French may know the one before a "?". A sign
-        that the vocabulary lacks, such as a ligature, is normalised by NFKC, and left out if it is
-        invisible.
+        A special space inside a longer token stays: French models may know the space before "?". A
+        character that the vocabulary lacks, such as a ligature, is normalized by NFKC, or removed
+        if it is invisible.
         """
         text = clean_text(text.translate(INVISIBLE))
         text = self._blanks.sub(lambda found: found[1] or " ", text)
@@ -620,14 +620,14 @@ class Translator:
 
     @cached_property
     def _blanks(self) -> re.Pattern[str]:
-        # A blank that is a token alone, or is written as bytes, was too rare to be learned.
+        # A special space that is a token by itself, or is spelled in bytes, was too rare to learn.
         blanks = f"[{''.join(BLANKS)}]"
         tokens = (token for token in self.source_tokenizer.get_vocab() if len(token) > 1)
         known = [re.escape(token) for token in tokens if re.search(blanks, token)]
         return re.compile(f"({'|'.join(known) or '(?!)'})|{blanks}")
 
     def encode_target(self, text: str, name: str = "A translation") -> list[int]:
-        """Ids of a translation, cut to `max_target_tokens`; name is its name in the warning."""
+        """Encode a translation, truncated to `max_target_tokens`; the warning calls it `name`."""
         languages = self.direction()
         if self.needs_languages and self._tags and languages:
             (ids,) = self._tags.encode_target([clean_text(text)], languages[1])
@@ -637,7 +637,7 @@ class Translator:
         return self._cut(ids, name, self.max_target_tokens)
 
     def first_ids(self, languages: Languages | None) -> list[int]:
-        """The ids that translations of a direction begin with."""
+        """Return the ids that begin every translation of a direction."""
         if self._tags and languages:
             return self._tags.first_ids(languages[1])
         forced = self.engine.rules.forced_bos_token_id
@@ -654,7 +654,7 @@ class Translator:
     def _source_ids(
         self, texts: Sequence[str], languages: Languages | None = None
     ) -> list[list[int]]:
-        """Ids of texts of one direction, by default the translator's."""
+        """Encode texts of one direction, by default the translator's."""
         self._warn_of_several(texts)
         clean = [self.source_text(text) for text in texts]
         languages = languages or self.direction()
@@ -664,7 +664,7 @@ class Translator:
 
     def _warn_of_several(self, texts: Sequence[str]) -> None:
         for text in texts if not self._several else ():
-            # Splitting takes as long as tokenizing, so most texts are not split.
+            # Splitting takes as long as tokenizing, so only likely texts are split.
             is_likely = INNER_END.search(text.rstrip(LAST_SIGNS))
             if is_likely and sum(map(has_words, self.split(text).sentences)) > 1:
                 self._several.append(text)
@@ -696,7 +696,7 @@ class Translator:
 
     def _sentence(self, given: SourceText, ids: list[int], terms: Sequence[Term]) -> SourceSentence:
         name = f"Sentence {given.number + 1}"
-        room = self.max_target_tokens - 1  # leaves room for the end
+        room = self.max_target_tokens - 1  # leaves room for `</s>`
         tag = self.first_ids(given.languages)
         prefix = [*tag, *self._part_ids(given.prefix)]
         prefix = self._cut(prefix, f"{name}, prefix", room)
@@ -705,13 +705,13 @@ class Translator:
         return SourceSentence(source, prefix, phrases, len(tag), given.number)
 
     def _terms(self, given: SourceText) -> list[Term]:
-        """The terms of a text that the glossary has."""
+        """Find the glossary's terms in a text."""
         languages = given.languages or self.direction()
         is_ours = self._glossary is not None and self._glossary[0] == languages
         return self._glossary[1].terms(given.text) if self._glossary and is_ours else []
 
     def _remembered(self, given: SourceText) -> str | None:
-        """The translation of a text in the memory."""
+        """Return a text's translation in the translation memory."""
         if self._memory is None or self._memory[0] != (given.languages or self.direction()):
             return None
         return self._memory[1].get(clean_text(given.text))
@@ -733,14 +733,14 @@ def _common_languages(
 
 
 def convert_for_cpu(model: AiaynForConditionalGeneration) -> AiaynForConditionalGeneration:
-    """Copy a float16 model on a CPU to float32, in which CPUs compute; return others unchanged."""
+    """Copy a float16 model on a CPU to float32, which CPUs compute; return others unchanged."""
     if model.device.type == "cpu" and model.dtype == torch.float16:
         return copy.deepcopy(model).float()
     return model
 
 
 def check_package(name: str, extra: str) -> None:
-    """Check that an optional package is installed; an extra of modeling_aiayn installs it."""
+    """Check that an optional package is installed; extra is the extra that installs it."""
     if find_spec(name) is None:
         raise ModuleNotFoundError(
             f"The package {name} is not installed. Install it, or modeling_aiayn[{extra}]."

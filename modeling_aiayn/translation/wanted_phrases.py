@@ -1,8 +1,8 @@
 """Lexical constraints: beam search for translations that contain wanted phrases.
 
-The ids of a phrase get credit, so that a hypothesis with it lives where it is plausible, and a
-phrase that breaks off loses its credit. A translation that lacks a phrase pays a price, which an
-implausible one is not worth.
+The ids of a wanted phrase get credit, so that hypotheses with a plausible phrase stay in the beam.
+An unfinished phrase loses its credit. A translation pays a price for each missing phrase. The price
+is too low to force an implausible phrase.
 """
 
 from collections import defaultdict
@@ -14,34 +14,34 @@ from typing import NamedTuple
 from .candidates import Candidates
 from .hypotheses import Forms, SentenceSearch, normalized_score
 
-# In nats: the credits of a phrase's first id and of each other one, and a missing one's price.
+# In nats: credit for a phrase's first id, credit for each further id, price of a missing phrase.
 FIRST_CREDIT, CREDIT, PRICE = 2.0, 1.0, 3.0
 
 
 class Progress(NamedTuple):
-    """The phrases that a hypothesis contains, whole or begun."""
+    """The phrases that a hypothesis contains completely (met) or has begun."""
 
     met: frozenset[int] = frozenset()  # indices of phrases
-    begun: tuple[int, ...] = ()  # the last ids, as far as they begin a form of another phrase
+    begun: tuple[int, ...] = ()  # the last ids, if they begin a form of a phrase that is not met
     credit: float = 0.0  # for phrases that are met
 
     @property
     def hope(self) -> float:
-        """The credit for a phrase that is begun."""
+        """The credit for the phrase that is begun."""
         return credit_for(len(self.begun))
 
 
 def credit_for(size: int) -> float:
-    """The credit for the first ids of a phrase."""
+    """Return the credit for the first `size` ids of a phrase."""
     return FIRST_CREDIT + CREDIT * (size - 1) if size else 0.0
 
 
 @dataclass
 class PhraseSearch(SentenceSearch):
-    """Beam search for one sentence whose translation is to contain phrases, none empty.
+    """Beam search for one sentence whose translation should contain non-empty phrases.
 
-    The scores of running hypotheses are log-probabilities with the credits for phrases that are
-    met.
+    The score of a running hypothesis is its log-probability plus the credits for the phrases that
+    are met.
     """
 
     phrases: Sequence[Forms] = ()
@@ -51,7 +51,7 @@ class PhraseSearch(SentenceSearch):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.progress = [Progress()]
-        # Phrases by their beginnings and next ids; whole forms have None.
+        # Phrases by the beginning of a form and its next id; after a complete form, this is None.
         self.following: dict[tuple[int, ...], dict[int | None, set[int]]] = defaultdict(
             lambda: defaultdict(set)
         )
@@ -61,13 +61,13 @@ class PhraseSearch(SentenceSearch):
                     self.following[form[:size]][token].add(index)
 
     def wanted_tokens(self) -> Iterator[tuple[int, int, float]]:
-        """Hypothesis, next id and credit of each id that begins or continues a phrase."""
+        """Yield hypothesis, next id and credit of each id that begins or continues a phrase."""
         for k, before in enumerate(self.progress):
             for token, credit in self._wanted(before):
                 yield k, token, credit
 
     def _wanted(self, before: Progress) -> list[tuple[int, float]]:
-        """The ids after which a hypothesis has more of its phrases, and their credits."""
+        """Return the ids that begin or continue phrases, and their credits."""
         if before not in self.wanted:
             starts = range(len(before.begun) + 1)
             ends = (self._next(before.begun[start:], before.met) for start in starts)
@@ -83,7 +83,7 @@ class PhraseSearch(SentenceSearch):
         return [x for x, phrases in following.items() if x is not None and not phrases <= met]
 
     def _after(self, before: Progress, token: int) -> Progress:
-        """The progress of a hypothesis after another id."""
+        """Return the progress of a hypothesis after another id."""
         if not before.begun and token not in self.following[()]:
             return before
         ids = (*before.begun, token)
@@ -113,7 +113,7 @@ class PhraseSearch(SentenceSearch):
         )
 
     def _stop_if_best(self) -> None:
-        """Stop when no running hypothesis may be one of the nbest; each missing phrase costs it."""
+        """Stop when no running hypothesis can be in the nbest; a missing phrase costs CREDIT."""
         if len(self.finished) >= self.options.nbest and not self.is_done:
             scores = zip(self.running.log_probabilities, self.progress, strict=True)
             best = max(x - y.credit - CREDIT * self._missing(y) for x, y in scores)

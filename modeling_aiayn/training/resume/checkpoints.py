@@ -1,7 +1,7 @@
-"""Checkpoints that are written whole or not at all, and verified before they are used.
+"""Checkpoints that are written completely or not at all, and verified before they are used.
 
 A checkpoint is written under another name. Then a manifest with the size and hash of each file is
-added, everything is forced to disk, and only then does the folder get the name checkpoint-N.
+added, everything is flushed to disk, and then the folder is renamed to checkpoint-N.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from ...saved.whole_files import delete_folder, new_folder
 logger = logging.getLogger(__name__)
 
 MANIFEST_FILE = "manifest.json"
-# Holds what the run keeps over a resume.
+# Holds the state of the run that survives a resume.
 RUN_STATE_FILE = "run_state.json"
 
 
@@ -36,19 +36,19 @@ class Checkpoint:
     folder: Path
 
     def read_state(self) -> dict[str, Any]:
-        """What the run kept: its "settings", and the "states" of its processes."""
+        """Read the run's "settings", and the "states" of its processes."""
         return read_json_object(self.folder / RUN_STATE_FILE)
 
 
 @contextmanager
 def new_checkpoint(output_dir: Path, name: str) -> Iterator[Path]:
-    """Write a checkpoint's files into the folder that this yields; the saving process enters it."""
-    # There may be one of this name: of a stop at the same update, or a damaged one.
+    """Yield a folder to write a checkpoint's files into; only the saving process enters it."""
+    # The name may be in use: by a stop at the same update, or by a damaged checkpoint.
     with new_folder(output_dir / name, replaces=True) as unfinished:
         try:
             yield unfinished
             write_manifest(unfinished)
-        except Exception as error:  # each library reports a full disk by a type of its own
+        except Exception as error:  # each library has its own error for a full disk
             free = shutil.disk_usage(output_dir).free // 2**20
             raise OSError(
                 f"Could not save {name} in {output_dir}, where {free} MiB are free: {error!r}. "
@@ -97,7 +97,7 @@ def _sha256(path: Path) -> str:
 
 def list_checkpoints(output_dir: Path) -> list[Path]:
     """All folders named checkpoint-N, ordered by N, verified or not."""
-    pattern = rf"{PREFIX_CHECKPOINT_DIR}-(0|[1-9][0-9]*)"  # as the library writes N, without zeros
+    pattern = rf"{PREFIX_CHECKPOINT_DIR}-(0|[1-9][0-9]*)"  # N has no leading zeros
     paths = output_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*")
     folders = (path for path in paths if re.fullmatch(pattern, path.name) and path.is_dir())
     return sorted(folders, key=update_of)
@@ -137,7 +137,7 @@ def check_nothing_newer(output_dir: Path, resumed: Path | None) -> None:
 def delete_old_checkpoints(
     output_dir: Path, limit: int | None, written: str, best: str | None
 ) -> None:
-    """Delete the oldest checkpoints beyond limit; without a positive limit, none.
+    """Delete the oldest checkpoints beyond limit; None or 0 means no limit.
 
     Folders without a manifest do not count. The newly written checkpoint and the best one are never
     deleted. Checkpoints of later updates than the new one are deleted first: they must be damaged,

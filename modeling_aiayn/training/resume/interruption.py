@@ -25,18 +25,18 @@ SIGNALS = tuple(
     for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGXCPU", "SIGQUIT")
     if hasattr(signal, name)
 )
-# A second signal within this time is taken for a copy of the first one.
+# A second signal within this time counts as a copy of the first one.
 ECHO_SECONDS = 2.0
 
 
 class EvaluationInterrupted(Exception):
-    """A signal came during an evaluation within training."""
+    """A signal arrived during an evaluation that is part of training."""
 
 
 class InterruptionCallback(TrainerCallback):
-    """Ends training on one of `SIGNALS` with a checkpoint, then with exit code 128 + its number.
+    """On one of `SIGNALS`, saves a checkpoint, then exits with the code 128 + the signal's number.
 
-    An evaluation that is due at that update, or under way, is postponed until the run resumes. A
+    An evaluation that is due at that update, or running, is postponed until the run resumes. A
     second signal ends the process at once, unless it follows so soon that it is a copy: launchers
     forward signals that their processes have already received. SIGHUP stays ignored under nohup.
     """
@@ -82,7 +82,7 @@ class InterruptionCallback(TrainerCallback):
         self._former = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Handle signals; only a process's main thread can."""
+        """Install signal handlers; Python allows this only in the main thread."""
         self.received = self._agreed = None
         self.is_evaluation_due = False
         if threading.current_thread() is threading.main_thread():
@@ -93,7 +93,7 @@ class InterruptionCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Save and stop if a process has received a signal."""
-        # The last update ends its epoch, however many updates the epoch has.
+        # The last update ends its epoch, even if the epoch has more updates.
         is_epoch_end = state.epoch == int(state.epoch) or state.global_step >= state.max_steps
         by_epoch = is_epoch_end and args.eval_strategy == IntervalStrategy.EPOCH
         # Also without a signal: a checkpoint may be saved before its epoch is evaluated.
@@ -113,10 +113,10 @@ class InterruptionCallback(TrainerCallback):
 
     @contextmanager
     def stoppable_evaluation(self) -> Iterator[None]:
-        """Run the block, an evaluation within training; a signal raises EvaluationInterrupted.
+        """Run the block, an evaluation during training; a signal raises EvaluationInterrupted.
 
-        Afterwards the random state is as before. So evaluations do not change what the model
-        learns, and one that was stopped starts again from the same state.
+        Afterwards the random state is restored. So evaluations do not change the training, and an
+        interrupted evaluation starts again from the same state.
         """
         self._is_evaluating = True
         try:
@@ -144,7 +144,7 @@ class InterruptionCallback(TrainerCallback):
         self.exit(state)
 
     def exit(self, state: TrainerState) -> None:
-        """End the process as a signal asks, if one came; its checkpoint has been saved."""
+        """If a signal was received, end the process; the checkpoint has been saved before."""
         if self.is_stopping and state.global_step:  # an evaluation before update 1 saves nothing
             logger.warning(
                 "Saved at update %d. Resume from there with --resume auto.", state.global_step

@@ -1,4 +1,4 @@
-"""The life of a training run: its folder, the checkpoint that it resumes from, and its end."""
+"""A training run: its folder, the checkpoint that it resumes from, and the record of its end."""
 
 import json
 import logging
@@ -29,12 +29,12 @@ logger = logging.getLogger(__name__)
 LOCK_FILE = ".lock"
 PID_FILE = ".pid"
 FINISHED_FILE = "finished.json"
-# Files that a run writes at its end, and that others may have written.
+# Files that a run writes at its end, so that it would overwrite existing ones.
 RESULTS = (CONFIG_NAME, ADAPTER_CONFIG_NAME, "README.md", "scores.json")
 # Fields of a configuration that are known only after a vocabulary has been built.
 OF_VOCABULARY = ("vocab_size", "decoder_vocab_size", "vocabulary_sha256")
 
-# The system releases a lock when its process ends, however that happens.
+# Locked folders. The system releases a lock when its process ends, even if it is killed.
 _held: dict[Path, Any] = {}
 
 
@@ -100,7 +100,7 @@ class Run:
         return checkpoint
 
     def check_model(self, config: PreTrainedConfig) -> None:
-        """Check that the model to build is the checkpoint's, before its vocabulary is known."""
+        """Check that a model's config fits the checkpoint, before the vocabulary is known."""
         if self.checkpoint is not None:
             settings = model_settings(config)
             for name in OF_VOCABULARY:
@@ -116,7 +116,7 @@ class Run:
 def is_longer(before: dict[str, Any], now: dict[str, Any]) -> bool:
     """Whether a run has more updates or patience than the finished one.
 
-    max_steps overrides num_train_epochs. A run whose length is in the other unit counts as longer.
+    max_steps overrides num_train_epochs. A run with its length in the other unit is longer.
     """
     patience, steps = "early_stopping_patience", "max_steps"
     if before[patience] and not 0 < now[patience] <= before[patience]:
@@ -132,7 +132,7 @@ def has_model(folder: Path) -> bool:
 
 
 def check_no_other_model(folder: Path) -> None:
-    """Check that a model in the folder of a run to resume is of a run, which has left its pid."""
+    """Check that a model in a folder to resume comes from a run, which leaves other files, too."""
     traces = [folder / name for name in (PID_FILE, FINISHED_FILE)] + list_checkpoints(folder)
     if has_model(folder) and not any(trace.exists() for trace in traces):
         raise ValueError(
@@ -141,7 +141,7 @@ def check_no_other_model(folder: Path) -> None:
 
 
 def check_same_folder(checkpoint: Checkpoint, output_dir: Path) -> None:
-    """Check that a checkpoint of another folder does not replace a model in output_dir."""
+    """Check that resuming from another folder's checkpoint overwrites no model in output_dir."""
     if has_model(output_dir) and checkpoint.folder.parent.resolve() != output_dir.resolve():
         raise ValueError(
             f"output_dir {output_dir} holds a model of another run, and {checkpoint.folder} is not "

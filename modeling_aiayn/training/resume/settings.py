@@ -28,17 +28,17 @@ FIXED = (
 )
 # Once set, these cannot change either: scores of two metrics cannot be compared.
 SCORES = ("metric_for_best_model", "greater_is_better")
-# Besides these two, a finished run with other values of these would have been another run.
+# With other values of these, too, a finished run counts as a different run.
 LEARNING = (
     *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"),
     *("max_grad_norm", "label_smoothing_factor", "load_best_model_at_end"),
 )
-# Other values of these say only where a run is, that it resumes, or how its data is prepared.
+# Never compared: they only say where a run is, how it resumes, or how its data is prepared.
 PLACE = (
     *("output_dir", "resume", "logging_dir", "run_name", "local_rank", "allow_inexact_resume"),
     *("preprocessing_num_workers", "overwrite_cache"),
 )
-# Smaller values of metrics with these endings are better, as in news_loss of one of several sets.
+# Metrics with these endings are better if smaller. One of several sets has a loss as news_loss.
 LOSSES = ("loss", "perplexity")
 # Fields of a configuration that change neither a model's shape nor its results.
 UNCOMPARED_FIELDS = ("transformers_version", "dtype", "auto_map", "architectures")
@@ -57,7 +57,7 @@ def run_settings(
 
 
 def argument_values(args: TrainingArguments) -> dict[str, Any]:
-    """The training arguments by name, as JSON returns them."""
+    """The training arguments by name, with values that JSON preserves."""
     values = args.to_dict() | {"world_size": args.world_size}
     return _plain({name: value for name, value in values.items() if name not in PLACE})
 
@@ -100,7 +100,7 @@ def check_settings(before: dict[str, Any], now: dict[str, Any]) -> None:
 
     All other arguments may change. The log says which.
     """
-    # New data may change the vocabulary too: say first that the data changed.
+    # Check the data first: new data may change the vocabulary, too.
     for name, *_ in _changes(before["fingerprints"], now["fingerprints"]):
         raise ValueError(
             f"The {name} changed since this run began. Restore it, or start another run in a "
@@ -125,13 +125,13 @@ _CHANGED = (
 
 
 def check_model_settings(before: dict[str, Any], model: dict[str, Any]) -> None:
-    """Check that a model's settings are those of a checkpoint."""
+    """Check that a model has the settings of a checkpoint's model."""
     for name, value, former in _changes(before["model"], model):
         raise ValueError(_CHANGED.format(name=name, former=former, value=value))
 
 
 def flag_values(flags: Iterable[Any]) -> dict[str, Any]:
-    """The values of a command's dataclasses by name. Files and folders count by their content."""
+    """The values of a command's dataclasses by name, with content hashes of files and folders."""
     every = {name: value for group in flags for name, value in asdict(group).items()}
     values = {name: value for name, value in every.items() if name not in PLACE}
     languages = [values.get("source_lang"), values.get("target_lang")]
@@ -168,7 +168,7 @@ def check_same_run(before: dict[str, Any], now: dict[str, Any]) -> None:
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Names, new values and old values of the settings that both have and that differ."""
+    """Name, new value and old value of each setting that both have with different values."""
     return [
         (name, now[name], before[name])
         for name in now

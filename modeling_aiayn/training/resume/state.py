@@ -1,4 +1,4 @@
-"""What a run keeps over a resume, in one JSON file of each checkpoint."""
+"""State of a run that survives a resume, in one JSON file of each checkpoint."""
 
 import json
 import logging
@@ -33,17 +33,17 @@ logger = logging.getLogger(__name__)
 
 
 class Stateful(Protocol):
-    """Something that a run must keep over a resume; its state is JSON."""
+    """A part of a run that must survive a resume; its state is JSON."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What to save in a checkpoint."""
+        """Return the state to save in a checkpoint."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
 
 
 class Clock:
-    """Seconds of training, in all starts of a run."""
+    """Counts the seconds of training over all starts of a run."""
 
     def __init__(self) -> None:
         self.load_state_dict({"seconds": 0.0})
@@ -62,13 +62,13 @@ class Clock:
 
 
 class LossTotals:
-    """The library's sums of the training loss, which it does not save."""
+    """The Trainer's sums of the training loss, which transformers does not save."""
 
     def __init__(self, trainer: Seq2SeqTrainer) -> None:
         self.trainer = trainer
 
     def state_dict(self) -> dict[str, float]:
-        """The loss since the last entry of the log, that before it, and the entry's update."""
+        """The loss since the last log entry, the loss before it, and the update of the entry."""
         return {
             "loss": self.trainer._tr_loss.item(),
             "total_loss": self.trainer._total_loss_scalar,
@@ -83,10 +83,10 @@ class LossTotals:
 
 
 class RunState(TrainerCallback):
-    """Saves and restores what the library does not restore when a run resumes.
+    """Saves and restores state that transformers does not restore when a run resumes.
 
-    Each part has `state_dict` and `load_state_dict`, and each process has its own parts. Besides
-    them, this restores the path of the best checkpoint, and a new learning rate or patience.
+    Each part has `state_dict` and `load_state_dict`, and each process has its own parts. The class
+    also restores the path of the best checkpoint, and applies a new learning rate or patience.
     """
 
     def __init__(self, trainer: Seq2SeqTrainer, **parts: Stateful) -> None:
@@ -111,7 +111,7 @@ class RunState(TrainerCallback):
         return self._folder is not None
 
     def begin(self, given: Any) -> Path | None:
-        """Lock the run's folder, `choose_checkpoint` to resume from, and check its settings."""
+        """Lock the run's folder, choose a checkpoint to resume from, and check its settings."""
         trainer = self.trainer
         if trainer.args.should_save:
             claim_folder(trainer.args.output_dir)
@@ -150,7 +150,7 @@ class RunState(TrainerCallback):
         return run_settings(self.trainer.args, self.trainer.model, self._fingerprints)
 
     def _has_stopped_early(self) -> bool:
-        """Whether early stopping ended the run, and would end it with the patience of now too."""
+        """Whether early stopping ended the run, and would also end it with the current patience."""
         callbacks = self.trainer.callback_handler.callbacks
         stoppers = [one for one in callbacks if isinstance(one, EarlyStoppingCallback)]
         saved = self._saved.stateful_callbacks.get(EarlyStoppingCallback.__name__, [])
@@ -175,7 +175,7 @@ class RunState(TrainerCallback):
 
     @contextmanager
     def new_checkpoint(self, output_dir: Path) -> Iterator[Path]:
-        """Write a checkpoint of the update; all processes enter the block, and one writes."""
+        """Write a checkpoint of this update; all processes enter the block, and one writes."""
         trainer = self.trainer
         name = f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
         folder = unfinished_path(output_dir / name)
@@ -200,7 +200,7 @@ class RunState(TrainerCallback):
 
     @contextmanager
     def stoppable_evaluation(self) -> Iterator[None]:
-        """Run the block, an evaluation within training. If a signal stops it, save and end."""
+        """Run the block, an evaluation during training. If a signal stops it, save and exit."""
         trainer = self.trainer
         try:
             with self.interruption.stoppable_evaluation():
@@ -229,7 +229,7 @@ class RunState(TrainerCallback):
             note_best_checkpoint(state, Path(args.output_dir))
 
     def _apply_arguments(self, state: TrainerState, optimizer: Any, scheduler: Any) -> None:
-        """Apply arguments of which the library has restored the checkpoint's values."""
+        """Apply current arguments, because transformers has restored the checkpoint's values."""
         args = self.trainer.args
         state.compute_steps(args, state.max_steps)  # eval_steps, save_steps and logging_steps
         for callback in self.trainer.callback_handler.callbacks:
@@ -246,14 +246,14 @@ class RunState(TrainerCallback):
 
 
 def note_best_checkpoint(state: TrainerState, output_dir: Path, written: str | None = None) -> None:
-    """Set the path of the best checkpoint if the best update was saved, or is being written."""
+    """Set the path of the best checkpoint, if it exists or is being written."""
     name = f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
     if name == written or (output_dir / name).is_dir():
         state.best_model_checkpoint = str(output_dir / name)
 
 
 def change_learning_rate(optimizer: Optimizer, scheduler: Any, learning_rate: float) -> None:
-    """Scale a schedule, at the update that it has reached, to another learning rate."""
+    """Change the learning rate of a schedule, from the update that it has reached."""
     if not isinstance(scheduler, LambdaLR):
         raise ValueError(
             f"learning_rate cannot change with the schedule {type(scheduler).__name__}: the "
@@ -266,7 +266,7 @@ def change_learning_rate(optimizer: Optimizer, scheduler: Any, learning_rate: fl
 
 
 def follow_schedule(optimizer: Optimizer, scheduler: LambdaLR) -> None:
-    """Set the rates to those of the schedule, which may be another one than before a stop."""
+    """Set the rates from the schedule, which may have changed since the checkpoint."""
     factors = [factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
     rates = [base * factor for base, factor in zip(scheduler.base_lrs, factors, strict=True)]
     for group, rate in zip(optimizer.param_groups, rates, strict=True):

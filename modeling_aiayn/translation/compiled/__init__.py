@@ -1,4 +1,4 @@
-"""Section 6.1's search, compiled by Numba for the processor at hand (the extra `fast`)."""
+"""Section 6.1's search, compiled by Numba for this processor (the extra `fast`)."""
 
 import hashlib
 import logging
@@ -26,9 +26,9 @@ def compiled_model(
     excluded: tuple[int, ...],
     shortlist: "Shortlist | None",
 ) -> "CompiledModel | None":
-    """Pack a model in float32 on a CPU for the compiled search; None: this cannot be done.
+    """Pack a model in float32 on a CPU for the compiled search; return None if it cannot be used.
 
-    int8 rounds the weights. Excluded ids have no part in the softmax.
+    int8 rounds the weights. The softmax ignores excluded ids.
     """
     engine = _engine()
     if engine is None or not engine.is_supported(model):
@@ -43,7 +43,7 @@ def compiled_model(
     try:
         try:
             compiled.compile()
-        except Exception:  # such as those of a damaged file in the cache
+        except Exception:  # for example, a file in the cache is damaged
             shutil.rmtree(machine_code_folder() or "", ignore_errors=True)
             compiled.compile()
     except Exception as error:
@@ -64,7 +64,7 @@ def _warn_of_floats() -> None:
 
 @cache
 def _engine() -> Any:
-    """The module that runs compiled functions, or None without Numba."""
+    """Return the module that runs compiled functions, or None without Numba."""
     if find_spec("numba") is None:
         return None
     import numba
@@ -74,7 +74,7 @@ def _engine() -> Any:
     config.CACHE_DIR = str(machine_code_folder() or "")
     config.CACHE_LOCATOR_CLASSES = f"{__name__}.locator.Locator"
     try:
-        from . import engine  # decorators ask for the folder
+        from . import engine  # its decorators read CACHE_DIR
     finally:
         config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = earlier
     return engine
@@ -82,10 +82,10 @@ def _engine() -> Any:
 
 @cache
 def machine_code_folder() -> Path | None:
-    """The user's own folder for machine code of these sources; None: no folder can be used.
+    """Return the user's own folder for the machine code of these sources; None: none is usable.
 
-    Numba's files are pickled, so nobody else may write to the folder; in an image, the user cannot
-    either. They hold the processor's name, but not the modules that a function imports.
+    Numba's files are pickled, so no other user may write to the folder; in an image, it is
+    read-only. Numba ignores changes of imported modules, so the folder's name has their hash.
     """
     from numba import __version__
 
@@ -101,5 +101,5 @@ def machine_code_folder() -> Path | None:
             status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) == 0o700
         )
         return folder if is_own else None
-    except (OSError, RuntimeError):  # a user without a home is a RuntimeError
+    except (OSError, RuntimeError):  # RuntimeError: the user has no home
         return None

@@ -21,25 +21,25 @@ from .kernels import APART, STOPPED, Model, Team
 from .packing import ACTIVATIONS, packed_model, rows_of, shortlisted, whole
 from .search import CHUNK, ENDS, NO_SENTENCE, SUPPRESSED, Job, Phrases, Slots, search
 
-# Hypotheses of a team, and source tokens that it encodes together: enough for whole tiles, and few
-# enough for the processor's second cache.
+# Hypotheses of a team, and source tokens that it encodes together: enough to fill tiles, and few
+# enough to fit into the processor's L2 cache.
 ROWS, TOKENS = 128, 192
 MEMORY = 2**29  # bytes for the keys and values of a team's hypotheses
-KEPT = 4  # memory of so many sizes is kept
-LENGTHS = 64  # lengths are rounded up to its multiples, so that searches can reuse memory
-# Sentences that share memory for the longest of them, so that a long one is not among short ones.
+KEPT = 4  # number of sizes for which memory is kept
+LENGTHS = 64  # round lengths up to multiples of this, so that searches can reuse memory
+# Sentences per part. Their lengths differ at most by a factor of 2, unless all are SHORT.
 PART, SHORT = 2048, 64
 LISTED = 64  # sentences that share the ids of a shortlist
-MOST_PHRASES = 64  # bits of a number, and one
-STEPS = 32  # of a search between two looks at what is finished
-# Weights times rows of a step that are worth another thread: meeting it takes microseconds.
+MOST_PHRASES = 64  # a sentence has fewer phrases, because each is a bit of an int64
+STEPS = 32  # steps of a search between two checks for finished sentences
+# Weights times rows of a step that justify one more thread: waiting for it takes microseconds.
 WORK = 2**20
 
 Found = tuple[list[int], list[list[Hypothesis]]]
 
 
 def is_supported(model: AiaynForConditionalGeneration) -> bool:
-    """Whether the kernels have all functions of a model."""
+    """Whether the kernels support a model's activation function."""
     return model.config.activation_function in ACTIVATIONS
 
 
@@ -57,14 +57,14 @@ class CompiledModel:
         self._stacks = (model.model.encoder, model.model.decoder)
         self._start_token = model.config.decoder_start_token_id
         self.arrays = packed_model(model, int8, excluded)
-        first = 4 * self.arrays.encoder_layers  # of the decoder's matrices
+        first = 4 * self.arrays.encoder_layers  # number of the decoder's first matrix
         self._step_weights = int((self.arrays.inputs * self.arrays.outputs)[first:].sum())
         self._step_weights += self.arrays.output_weights.size
-        # Memory of earlier searches, by the sizes that it is for. Threads take it out.
+        # Memory of earlier searches, by its sizes. A search removes the memory that it uses.
         self._free: dict[tuple[int, ...], list[tuple[Slots, Team]]] = {}
 
     def knows(self, sentence: SourceSentence) -> bool:
-        """Whether it can search for a sentence; it has no phrases with shortlists."""
+        """Whether the search supports a sentence: few phrases, and none with a shortlist."""
         return len(sentence.phrases) < (1 if self._shortlist else MOST_PHRASES)
 
     def compile(self) -> None:
@@ -81,7 +81,7 @@ class CompiledModel:
         rules: DecodingRules,
         batch_size: int,
     ) -> Iterator[Found]:
-        """Search for all sentences; yield indices of those that are finished, and hypotheses.
+        """Search for all sentences; yield indices and hypotheses of finished sentences.
 
         Each team of threads searches for up to batch_size sentences at a time.
         """
@@ -136,14 +136,14 @@ class CompiledModel:
                         new.tolist(),
                         [_hypotheses(job, int(number), options.nbest) for number in new],
                     )
-            except BaseException:  # interrupted, or nobody wants the rest
+            except BaseException:  # interrupted, or the caller has stopped
                 for _, team in workers:
                     team.meeting[STOPPED] = 1
                 raise
         self._free = {**dict([*self._free.items()][1 - KEPT :]), key: workers}
 
     def _with_positions(self, job: Job) -> Model:
-        """The arrays with the positions of the longest source and target."""
+        """Return the arrays, with positions for the longest source and target."""
         count = max(4 * LENGTHS, *(whole(int(x.max()), LENGTHS) for x in (job.lengths, job.limits)))
         arrays = self.arrays  # another thread may replace them
         if len(arrays.source_positions) < count * arrays.size:
@@ -196,7 +196,7 @@ class CompiledModel:
     def _workers(
         self, job: Job, teams: int, size: int, slots: int
     ) -> tuple[tuple[int, ...], list[tuple[Slots, Team]]]:
-        """The memory of all threads, and the sizes that it is for; a search may leave its own."""
+        """Return memory for all threads, and its sizes; reuse the memory of an earlier search."""
         source, limit = (
             whole(int(numbers.max(initial=1)), LENGTHS) for numbers in (job.lengths, job.limits)
         )
@@ -213,7 +213,7 @@ class CompiledModel:
 
 
 def _phrases(phrases: Sequence[Sequence[Forms]]) -> Phrases:
-    """The phrases of each sentence."""
+    """Put the phrases of each sentence into arrays."""
     forms = [[*chain(*each)] for each in phrases]
     ids = [
         {token: number for number, token in enumerate(dict.fromkeys(chain(*each)))}
@@ -242,7 +242,7 @@ def _phrases(phrases: Sequence[Sequence[Forms]]) -> Phrases:
 
 
 def _starts(parts: Iterable[Sized]) -> np.ndarray:
-    """Where parts start that lie one behind the other, and where the last one ends."""
+    """Return where concatenated parts start, and where the last part ends."""
     return np.cumsum([0, *map(len, parts)])
 
 
@@ -302,7 +302,7 @@ def _new_slots(
 
 
 def _new_team(model: Model, slots: Slots, size: int) -> list[Team]:
-    # The last tile of a product may have more rows than there are.
+    # The last tile of a product may exceed the number of rows.
     rows = max(len(slots.row_slot), slots.room + slots.source_size) + TILE_ROWS
     widest = int(model.outputs.max())
 
@@ -334,7 +334,7 @@ def _new_team(model: Model, slots: Slots, size: int) -> list[Team]:
 
 
 def _hypotheses(job: Job, number: int, nbest: int) -> list[Hypothesis]:
-    """The translations of a sentence, best first; a NaN is a ValueError."""
+    """Return the translations of a sentence, best first; a NaN raises a ValueError."""
     check_no_nan(job.scores[number])
     return [
         Hypothesis(

@@ -1,7 +1,7 @@
-"""The processor's instructions that Numba has no Python for, written in LLVM's language.
+"""Processor instructions that Python code in Numba cannot use, written as LLVM code.
 
-Each is an `intrinsic` with the same function in plain Python beside it, which runs if
-NUMBA_DISABLE_JIT is set and defines the result. Arrays are flat; at is where a row begins.
+Each `intrinsic` has the same function in plain Python beside it, which defines the result and runs
+if NUMBA_DISABLE_JIT is set. Arrays are flat; at is the index where a row begins.
 """
 
 import math
@@ -17,17 +17,17 @@ from numba import config, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-GROUP = 4  # numbers of 8 bits that are multiplied and added at once
+GROUP = 4  # 8-bit numbers that are multiplied and added at once
 VECTORS = 2  # vectors of outputs in a tile
-LEVELS = 127  # of an input: sums of two products of 7 and 8 bits do not overflow on AVX2
-SMALLEST = 1e-30  # span of a row whose numbers are not all taken for 0
+LEVELS = 127  # inputs have 7 bits: on AVX2, a sum of two products with 8 bits does not overflow
+SMALLEST = 1e-30  # rows with a smaller span are rounded to 0
 
 
 class InstructionSet(NamedTuple):
-    """The instructions for products of 8 bits, and the sizes that suit their registers."""
+    """The instructions for products of 8-bit numbers, and sizes that fit their registers."""
 
     name: str
-    lanes: int  # numbers of 32 bits in a vector
+    lanes: int  # 32-bit numbers in a vector
     rows: int  # of a tile
 
     @property
@@ -37,7 +37,7 @@ class InstructionSet(NamedTuple):
 
 
 def best_instruction_set() -> InstructionSet:
-    """The best one of the processor that Numba compiles for."""
+    """Return the best instruction set of the processor that Numba compiles for."""
     if config.CPU_FEATURES is None:
         features = {name for name, has in get_host_cpu_features().items() if has}
     else:
@@ -65,7 +65,7 @@ BYTE, SHORT, INT, FLOAT, SIZE = (
 
 VECTOR = ir.VectorType(FLOAT, LANES)
 NOTHING = ir.Constant(VECTOR, None)
-KEYS = 4  # that are scored at once
+KEYS = 4  # keys that are scored at once
 
 
 def _call(builder: Any, name: str, result: ir.Type, *arguments: Any) -> Any:
@@ -75,7 +75,7 @@ def _call(builder: Any, name: str, result: ir.Type, *arguments: Any) -> Any:
 
 
 def _unpacked(context: Any, builder: Any, signature: Any, values: Any) -> list[Any]:
-    """Where arrays begin, and whole numbers in 64 bits."""
+    """Return pointers to arrays, and integers in 64 bits."""
     return [
         context.make_array(kind)(context, builder, value).data
         if isinstance(kind, types.Array)
@@ -85,7 +85,7 @@ def _unpacked(context: Any, builder: Any, signature: Any, values: Any) -> list[A
 
 
 def _load(builder: Any, data: Any, at: Any, count: int, kind: ir.Type) -> Any:
-    """A vector of numbers of an array that begins at data."""
+    """Load `count` numbers, from index `at`, of an array that begins at data."""
     pointer = builder.bitcast(builder.gep(data, [at]), ir.VectorType(kind, count).as_pointer())
     return builder.load(pointer, align=1)
 
@@ -108,14 +108,14 @@ def _smaller(builder: Any, x: Any, y: Any) -> Any:
 
 
 def _rounded(builder: Any, x: Any) -> Any:
-    """The nearest whole number, as a float: there is no place for others."""
+    """Round to the nearest integer: x + 1.5 * 2^23 has no bits for a fraction."""
     magic = 1.5 * 2**23
     magic = x.type([magic] * LANES) if x.type == VECTOR else x.type(magic)
     return builder.fsub(builder.fadd(x, magic), magic)
 
 
 def _exp(builder: Any, x: Any) -> Any:
-    """e^x in each lane, for x between -87 and 88 (Cephes library, expf)."""
+    """Compute e^x in each lane, with x limited to [-87, 88] (Cephes library, expf)."""
 
     def constant(number: float) -> ir.Constant:
         return ir.Constant(VECTOR, [float(np.float32(number))] * LANES)
@@ -135,7 +135,7 @@ def _exp(builder: Any, x: Any) -> Any:
 
 
 def _reduced(builder: Any, lanes: Any, function: Callable[..., Any]) -> Any:
-    """Combine the lanes of a vector by a function of two."""
+    """Combine the lanes of a vector with a function of two lanes."""
     count = LANES
     while count > 1:
         count //= 2
@@ -150,7 +150,7 @@ def _reduced(builder: Any, lanes: Any, function: Callable[..., Any]) -> Any:
 
 @contextmanager
 def _vectors(builder: Any, count: Any) -> Iterator[Any]:
-    """A loop over vectors of LANES, by where each begins."""
+    """Loop over vectors of LANES; yield the index where each begins."""
     with cgutils.for_range_slice(builder, SIZE(0), count, SIZE(LANES), SIZE) as (index, _):
         yield index
 
@@ -162,7 +162,7 @@ def _broadcast(builder: Any, number: Any, count: int = LANES) -> Any:
 
 
 def _add_products(builder: Any, total: Any, codes: Any, weights: Any) -> Any:
-    """Add the products of 8 bits, four to a lane: codes, [lanes] of four each, and weights."""
+    """Add 8-bit products of codes and weights to total; each lane gets the sum of four."""
     size, sums = INSTRUCTIONS.lanes, total.type
     bits = {8: 256, 16: 512}.get(size)
     if "vnni" in INSTRUCTIONS.name:
@@ -203,7 +203,7 @@ def _tile(typingctx, rows, depth, inputs, inputs_at, stride, scales, zeros, firs
             builder.branch(end)
             number //= 2
         builder.position_at_end(end)
-        # A copy in each caller would be compiled again and again.
+        # Inlining would compile a copy in each caller.
         builder.function.attributes.add("noinline")
         return context.get_dummy_value()
 
@@ -233,8 +233,8 @@ def _write_tile(
     kind = INT if is_int8 else FLOAT
     group = GROUP if is_int8 else 1
     vector = ir.VectorType(kind, LANES)
-    # Few rows need several sums of an output: the next addition would wait for the last. Sums of
-    # floats have one order, so that a row's result does not depend on the others.
+    # With few rows, an output has several partial sums: otherwise each addition waits for the
+    # previous one. Floats have one sum, so that a row's result does not depend on other rows.
     parts = max(1, 4 // rows) if is_int8 else 1
     nothing = ir.Constant(vector, None)
     sums = [
@@ -297,9 +297,9 @@ def tile(rows, depth, inputs, inputs_at, stride, scales, zeros, first, weights, 
          columns, columns_at, width, out, out_at, out_stride):  # fmt: skip
     """Write a block of outputs for a few rows.
 
-    The inputs of a row are depth groups, of four codes or one float. weights has the block's, a
-    group for each output in turn. columns has, for each output, a scale, the sum of its weights and
-    a bias, width apart. Row r's inputs are (code - zeros[first + r]) * scales[first + r].
+    A row has depth groups of inputs: four codes or one float each. weights has the matching groups
+    of all outputs of the block. columns has a scale, a sum of weights and a bias of each output,
+    width apart. Row r's inputs are (code - zeros[first + r]) * scales[first + r].
     """
     is_int8 = weights.dtype == np.int8
     group = GROUP if is_int8 else 1
@@ -331,7 +331,7 @@ def _score(typingctx, query, at, size, memory, base, places, first, count, scale
         )
 
         def score(start: Any, keys: int) -> None:
-            """Score some keys at once: one alone would wait for its own sum."""
+            """Score several keys at once: for one key, each addition would wait for the last."""
             numbers = [builder.add(start, SIZE(n)) for n in range(keys)]
             at_keys = [
                 builder.add(base, builder.load(builder.gep(places, [builder.add(first, number)])))
@@ -360,7 +360,7 @@ def _score(typingctx, query, at, size, memory, base, places, first, count, scale
 
 
 def score(query, at, size, memory, base, places, first, count, scale, scores):
-    """Write the scores of keys in memory, at some places, for a query of whole LANES."""
+    """Write the scores of the keys at `places` in memory, for a query of whole LANES."""
     for number in range(count):
         key = base + places[first + number]
         scores[number] = query[at : at + size] @ memory[key : key + size] * scale
@@ -387,7 +387,7 @@ def _mix(typingctx, shares, memory, base, places, first, count, out, out_at):
 
 
 def mix(shares, memory, base, places, first, count, out, out_at):
-    """Add up vectors of LANES in memory, at some places, times their shares."""
+    """Sum the vectors of LANES at `places` in memory, weighted by their shares."""
     rows = [memory[base + place :][:LANES] for place in places[first : first + count]]
     out[out_at : out_at + LANES] = shares[:count] @ np.array(rows)
 
@@ -407,7 +407,7 @@ def _largest(typingctx, states, at, count):
 
 
 def largest(states, at, count):
-    """The largest of some numbers in whole LANES."""
+    """Return the largest of `count` numbers, in whole LANES."""
     return states[at : at + count].max()
 
 
@@ -430,7 +430,7 @@ def _exponentials(typingctx, states, at, count, shift, out):
 def exponentials(states, at, count, shift, out):
     """Write e^(x - shift), for x in whole LANES of states, to the beginning of out; return the sum.
 
-    x - shift is between -87 and 88, or is taken for that.
+    x - shift is limited to [-87, 88].
     """
     out[:count] = np.exp(np.clip(states[at : at + count] - shift, -87, 88))
     return out[:count].sum()
@@ -451,7 +451,7 @@ def _round_row(typingctx, states, at, size, codes, to, scales, zeros, row):
                 builder.store(function(builder, builder.load(extreme), x), extreme)
         lowest = _reduced(builder, builder.load(extremes[0]), _smaller)
         span = builder.fsub(_reduced(builder, builder.load(extremes[1]), _larger), lowest)
-        # A row of zeros has no span.
+        # The span of a row of zeros is 0.
         inverse = builder.fdiv(FLOAT(LEVELS), _larger(builder, span, FLOAT(SMALLEST)))
         zero = builder.fneg(_rounded(builder, builder.fmul(lowest, inverse)))
         scale = builder.fdiv(span, FLOAT(LEVELS))
@@ -470,9 +470,9 @@ def _round_row(typingctx, states, at, size, codes, to, scales, zeros, row):
 
 
 def round_row(states, at, size, codes, to, scales, zeros, row):
-    """Write a row of states, in whole LANES, as codes with a scale and a zero for all.
+    """Write a row of states, in whole LANES, as codes with one scale and one zero point.
 
-    A number is about (code - zero) * scale.
+    A number is approximately (code - zero) * scale.
     """
     numbers = states[at : at + size]
     lowest, highest = min(np.float32(0), numbers.min()), max(np.float32(0), numbers.max())
@@ -492,7 +492,7 @@ def _add_at(typingctx, array, at, number):
 
 
 def add_at(array, at, number):
-    """Add to an element at once, whatever other threads do; return what it was."""
+    """Add to an element atomically; return its previous value."""
     before = array[at]
     array[at] += number
     return before
@@ -508,7 +508,7 @@ def _read_at(typingctx, array, at):
 
 
 def read_at(array, at):
-    """An element that another thread may write."""
+    """Read an element that another thread may write."""
     return array[at]
 
 

@@ -1,8 +1,8 @@
-"""The model's equations as functions that Numba compiles, beside attention.py and layers.py.
+"""The equations of attention.py and layers.py as functions that Numba compiles.
 
-Arrays are flat, and "at" is where a row begins: slices cost more than short products. Where several
-threads compute a step as a team, each computes a share of the outputs of a product and of the
-heads, in the order in which one thread would, so that the number of threads changes no result.
+Arrays are flat, and "at" is the index where a row begins, because slices take longer than short
+products. The threads of a team share the outputs of each product and the heads of attention. They
+keep the order of sums, so the number of threads does not change any result.
 """
 
 import math
@@ -27,21 +27,21 @@ from .instructions import (
     tile,
 )
 
-# No counts of references: nothing is created here, and counting takes longer than many functions.
+# No reference counting: nothing is allocated here, and counting is slower than many functions.
 OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
-# Without wrappers for Python, compiling takes a quarter less time. But Python crashes if it calls a
-# compiled function other than `search`: set NUMBA_DISABLE_JIT=1 to call them.
-# Sums of `reordered` functions may be in another order, for vectors. Functions that call those of
-# instructions.py must be exact, because both apply to the whole function.
+# Without Python wrappers, compiling takes a quarter less time. But Python crashes if it calls a
+# compiled function other than `search`. To call the others, set NUMBA_DISABLE_JIT=1.
+# `reordered` functions may reorder sums, to use vector instructions. Functions that call
+# instructions.py must be `exact`, because these options apply to the whole function.
 inlined = njit(inline="always", fastmath=False, **OPTIONS)
 exact = njit(fastmath=False, no_cpython_wrapper=True, **OPTIONS)
 reordered = njit(fastmath={"contract", "reassoc", "nsz"}, no_cpython_wrapper=True, **OPTIONS)
 
-SPINS = 5_000  # of a thread that waits for its team, before others may have its core
-APART = 8  # numbers between two that threads write: they have different lines of the cache
-WAITING, MEETINGS, STOPPED = 0, APART, 2 * APART  # in `Team.meeting`
+SPINS = 5_000  # checks by a waiting thread before it gives way to other threads
+APART = 8  # distance between numbers that threads write, to use different cache lines
+WAITING, MEETINGS, STOPPED = 0, APART, 2 * APART  # indices in `Team.meeting`
 RELU, SILU, GELU, GELU_TANH = range(4)  # activation functions
-FIRST = np.int64(0)  # Numba compiles a function once more for an argument like 0
+FIRST = np.int64(0)  # Numba would compile a function once more for a literal 0
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
 LOWEST = np.float32(-np.inf)
 ROOT_OF_HALF = np.float32(math.sqrt(0.5))
@@ -49,34 +49,34 @@ TANH_SLOPE, TANH_CUBE = np.float32(2 * math.sqrt(2 / math.pi)), np.float32(0.044
 
 
 class Model(NamedTuple):
-    """A model's weights; matrices and norms have numbers."""
+    """A model's weights; matrices and norms are numbered."""
 
     weights: np.ndarray  # of all matrices, int8 or float32, in blocks: see `tile`
     columns: np.ndarray  # a scale, a sum of weights and a bias for each output of a matrix
-    weights_at: np.ndarray  # of each matrix
+    weights_at: np.ndarray  # where each matrix begins in weights
     columns_at: np.ndarray
-    inputs: np.ndarray  # with zeros up to a whole group
-    outputs: np.ndarray  # with zeros up to a whole block
-    output_weights: np.ndarray  # the same for the output layer
+    inputs: np.ndarray  # of each matrix, padded to whole LANES
+    outputs: np.ndarray  # of each matrix, padded to whole blocks
+    output_weights: np.ndarray  # weights of the output layer
     output_columns: np.ndarray
-    output_ids: np.ndarray  # the id of each output
+    output_ids: np.ndarray  # the vocabulary id of each output
     norms: np.ndarray  # weights and biases, [norms, 2, D]
     epsilon: np.float32
-    source_embeddings: np.ndarray  # [V, D], times the scale
+    source_embeddings: np.ndarray  # [V, D], to be multiplied by source_scale
     target_embeddings: np.ndarray
     source_positions: np.ndarray  # [S, D]
     target_positions: np.ndarray
     source_scale: np.float32
     target_scale: np.float32
     width: int  # D
-    size: int  # the same with zeros up to whole LANES
+    size: int  # D, padded to whole LANES
     encoder_layers: int
     decoder_layers: int
     encoder_heads: int
     decoder_heads: int
-    encoder_head_size: int  # K, with zeros up to whole LANES
+    encoder_head_size: int  # K, padded to whole LANES
     decoder_head_size: int
-    encoder_scale: np.float32  # of scores
+    encoder_scale: np.float32  # of attention scores
     decoder_scale: np.float32
     norm_first: bool
     final_norms: bool
@@ -84,7 +84,7 @@ class Model(NamedTuple):
 
     @property
     def codes(self) -> Any:
-        """The type of the inputs of products."""
+        """The type of the inputs of matrix products."""
         return np.uint8 if self.weights.dtype == np.int8 else np.float32
 
 
@@ -97,23 +97,23 @@ class Team(NamedTuple):
     projected: np.ndarray  # shared: queries, keys and values, [rows, 3 * H * K]
     context: np.ndarray  # shared: attended values, [rows, H * K]
     inner: np.ndarray  # shared: [rows, F]
-    output: np.ndarray  # shared: a sub-layer's, [rows, D]
+    output: np.ndarray  # shared: a sub-layer's output, [rows, D]
     hidden: np.ndarray  # own: the layer's input, [rows, D], which all threads compute
     normed: np.ndarray  # own: [rows, D]
     codes: np.ndarray  # own: inputs of a product, in the type of its weights
-    scales: np.ndarray  # own: of each row of codes
+    scales: np.ndarray  # own: the scale of each row of codes
     zeros: np.ndarray  # own: the code of 0 in each row
-    scores: np.ndarray  # own: of a query
-    logits: np.ndarray  # own: of a part of the vocabulary
+    scores: np.ndarray  # own: the attention scores of a query
+    logits: np.ndarray  # own: the logits of a part of the vocabulary
     places: np.ndarray  # own: where the encoder finds keys
-    bases: np.ndarray  # own: of each row, where its keys begin
-    firsts: np.ndarray  # own: of each row, where their places begin,
-    counts: np.ndarray  # own: and how many there are
+    bases: np.ndarray  # own: where the memory of each row's keys begins
+    firsts: np.ndarray  # own: index of each row's first place
+    counts: np.ndarray  # own: number of each row's places
 
 
 @exact
 def meet(team):
-    """Wait until all threads of the team are here, or the search is stopped."""
+    """Wait until all threads of the team have arrived, or the search is stopped."""
     if team.size > 1:
         meetings, spins = read_at(team.meeting, MEETINGS), 0
         if add_at(team.meeting, WAITING, 1) == team.size - 1:
@@ -127,13 +127,13 @@ def meet(team):
 
 @exact
 def share(team, count):
-    """This thread's part of a number of things, from and to."""
+    """Return the start and end of this thread's share of `count` items."""
     return count * team.thread // team.size, count * (team.thread + 1) // team.size
 
 
 @exact
 def round_rows(states, rows, size, codes, scales, zeros):
-    """Write states, [rows, size], in whole numbers; for products in float32, copy them."""
+    """Round states, [rows, size], to integers; for products in float32, copy them."""
     if codes.itemsize == 1:
         for row in range(rows):
             round_row(states, row * size, size, codes, row * size, scales, zeros, row)
@@ -150,7 +150,7 @@ def multiply_blocks(weights, at, columns, columns_at, inputs, outputs, team, row
     for block in range(blocks):
         row, size = 0, ROWS
         while row < rows:
-            # More rows than there are: one tile of 8 takes less time than tiles of 4, 2 and 1.
+            # A tile may exceed the remaining rows: 8 at once are faster than tiles of 4, 2 and 1.
             while size // 2 >= rows - row:
                 size //= 2
             tile(size, depth, team.codes, row * inputs, inputs, team.scales, team.zeros, row,
@@ -161,7 +161,7 @@ def multiply_blocks(weights, at, columns, columns_at, inputs, outputs, team, row
 
 @exact
 def multiply(model, number, team, states, size, rows, out):
-    """Write x W^T + b of states x, [rows, size], and return this thread's columns of it."""
+    """Write x W^T + b for states x, [rows, size]; return the range of this thread's columns."""
     round_rows(states, rows, size, team.codes, team.scales, team.zeros)
     inputs, outputs = model.inputs[number], model.outputs[number]
     first, last = share(team, outputs // BLOCK)
@@ -173,7 +173,7 @@ def multiply(model, number, team, states, size, rows, out):
 
 @exact
 def activate(states, at, size, function, powers):
-    """Apply an activation function in place, in whole LANES; powers has room for as many."""
+    """Apply an activation function in place, in whole LANES; powers is scratch memory."""
     if function == RELU:
         for n in range(at, at + size):
             states[uintp(n)] = max(states[uintp(n)], ZERO)
@@ -195,7 +195,7 @@ def activate(states, at, size, function, powers):
 
 @reordered
 def normalize(model, number, states, rows, out):
-    """Layer normalisation of states, [rows, D]."""
+    """Apply layer normalization to states, [rows, D]."""
     width = np.float32(model.width)
     weight, bias = 2 * number * model.size, (2 * number + 1) * model.size
     for row in range(rows):
@@ -208,7 +208,7 @@ def normalize(model, number, states, rows, out):
             difference = states[uintp(at + n)] - mean
             variance += difference * difference
         factor = ONE / np.float32(math.sqrt(variance / width + model.epsilon))
-        for n in range(model.size):  # behind the width, weights and biases are 0
+        for n in range(model.size):  # beyond the width, weights and biases are 0
             x = (states[uintp(at + n)] - mean) * factor
             out[uintp(at + n)] = x * model.norms[uintp(weight + n)] + model.norms[uintp(bias + n)]
 
@@ -236,7 +236,7 @@ def after(model, norm, team, stride, rows):
 
 @exact
 def with_lowest(states, at, count):
-    """Write the lowest number behind `count` numbers, up to whole LANES; return where they end."""
+    """Pad `count` numbers to whole LANES with the lowest number; return the padded count."""
     whole = -(-count // LANES) * LANES
     for n in range(at + count, at + whole):
         states[n] = LOWEST
@@ -247,9 +247,9 @@ def with_lowest(states, at, count):
 def attend_head(
     query, at, memory, base, places, first, count, values, size, scale, scores, out, to
 ):
-    """Equation 1 for one query of a head, of `size` numbers, and `count` keys.
+    """Compute equation 1 for one query of a head, with `size` numbers, and `count` keys.
 
-    A key is in memory at base + places[first + n], and its value comes `values` behind it.
+    Key n is in memory at base + places[first + n]; its value is `values` numbers after it.
     """
     score(query, at, size, memory, base, places, first, count, scale, scores)
     whole = with_lowest(scores, FIRST, count)
@@ -262,7 +262,7 @@ def attend_head(
 
 @exact
 def feed_forward_layer(model, matrix, norm, team, rows):
-    """Equation 2 with its residual connection; matrix is the number of the first matrix."""
+    """Compute equation 2 with its residual connection; matrix is the number of the first matrix."""
     before(model, norm, team, rows)
     first, last = multiply(model, matrix, team, team.normed, model.size, rows, team.inner)
     width = model.outputs[matrix]
@@ -275,7 +275,7 @@ def feed_forward_layer(model, matrix, norm, team, rows):
 
 @exact
 def embed(embeddings, scale, positions, token, position, size, out, at):
-    """Sections 3.4 and 3.5: a token's embedding and its position's encoding."""
+    """Add a token's embedding and its position's encoding (sections 3.4 and 3.5)."""
     for n in range(size):
         embedding = embeddings[uintp(token * size + n)]
         out[uintp(at + n)] = embedding * scale + positions[uintp(position * size + n)]
@@ -283,7 +283,7 @@ def embed(embeddings, scale, positions, token, position, size, out, at):
 
 @inlined
 def encoder_layer(model, layer, team, starts, sentences):
-    """A layer over the tokens of sentences, from starts[n] to starts[n + 1]."""
+    """Run a layer over the tokens of sentences; sentence n is from starts[n] to starts[n + 1]."""
     matrix, norm, rows = 4 * layer, 2 * layer, starts[sentences]
     size = model.encoder_heads * model.encoder_head_size
     stride = model.outputs[matrix]
@@ -310,9 +310,9 @@ def encoder_layer(model, layer, team, starts, sentences):
 
 @exact
 def store(model, team, key, value, memory, to, step):
-    """Write a token's keys and values, which are in team.projected, to memory.
+    """Copy a token's keys and values from team.projected to memory.
 
-    Each head has its own part of it, `step` numbers long, in which a value comes behind its key.
+    Each head has its own part of the memory, `step` numbers long. A value follows its key.
     """
     size = model.decoder_head_size
     first, last = share(team, model.decoder_heads)
@@ -325,10 +325,10 @@ def store(model, team, key, value, memory, to, step):
 
 @exact
 def attention(model, matrix, norm, team, rows, memory, step, places):
-    """A decoder's attention with its residual connection, once queries are projected.
+    """Run a decoder's attention for projected queries, with its residual connection.
 
-    Row r attends to team.counts[r] places, from places[team.firsts[r]], in memory that begins at
-    team.bases[r], and is `step` numbers long for each head.
+    Row r attends to team.counts[r] places, from places[team.firsts[r]]. Its memory begins at
+    team.bases[r] and has `step` numbers for each head.
     """
     size = model.decoder_head_size
     first, last = share(team, model.decoder_heads)

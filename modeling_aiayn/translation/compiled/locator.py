@@ -4,16 +4,16 @@ from numba.core.caching import UserProvidedCacheLocator
 
 
 class Locator(UserProvidedCacheLocator):
-    """The folder itself, whose name stands for the sources, wherever they are installed."""
+    """Stores machine code in `machine_code_folder`, whose name has the hash of the sources."""
 
     def ensure_cache_path(self) -> None:
-        """Do nothing: the folder exists, and a read-only one, as of an image, can be read."""
+        """Do nothing: the folder exists, and may be read-only, as in a container image."""
 
     @classmethod
     def get_suitable_cache_subpath(cls, _: str) -> str:
-        """Return no part for the place of the sources."""
+        """Return no subfolder, so that the path of the sources does not matter."""
         return ""
 
     def get_source_stamp(self) -> str:
-        """Return the same for all sources in the folder."""
+        """Return the same stamp for all sources: the folder's name has their hash."""
         return ""

@@ -28,7 +28,7 @@ Matrix = tuple[np.ndarray, np.ndarray, int, int]  # weights, columns, inputs and
 
 
 def packed(weight: Tensor, bias: Tensor | None, int8: bool) -> Matrix:
-    """Pack a linear layer, [out, in], for `tile`: with zeros up to whole LANES and blocks."""
+    """Pack a linear layer, [out, in], for `tile`, padded with zeros to whole LANES and blocks."""
     count, size = weight.shape
     outputs, inputs = whole(count, BLOCK), whole(size, LANES)
     columns = np.zeros((3, outputs), np.float32)
@@ -44,7 +44,7 @@ def packed(weight: Tensor, bias: Tensor | None, int8: bool) -> Matrix:
 
 
 def shortlisted(model: Model, ids: np.ndarray) -> Model:
-    """Pack only some outputs of the output layer."""
+    """Return a model whose output layer has only the given ids."""
     group = GROUP if model.codes is np.uint8 else 1
     missing = whole(len(ids), BLOCK) - len(ids)
     blocks = model.output_weights.reshape(-1, model.size // group, BLOCK, group)
@@ -57,26 +57,26 @@ def shortlisted(model: Model, ids: np.ndarray) -> Model:
 
 
 def whole(count: int, unit: int) -> int:
-    """The next multiple of a unit."""
+    """Round a count up to a multiple of a unit."""
     return -(-count // unit) * unit
 
 
 def rows_of(tensor: Tensor) -> np.ndarray:
-    """The rows of a matrix one after another, each with zeros up to whole LANES."""
+    """Flatten a matrix, with each row padded with zeros to whole LANES."""
     rows = tensor.detach().float()
     missing = whole(tensor.size(1), LANES) - tensor.size(1)
     return (functional.pad(rows, (0, missing)) if missing else rows).flatten().numpy()
 
 
 def whole_heads(tensor: Tensor, size: int) -> Tensor:
-    """Add zeros to each head of some size, [H * K, ...], up to whole LANES."""
+    """Pad each head, `size` rows of [H * K, ...], with zeros to whole LANES."""
     heads = tensor.view(-1, size, *tensor.shape[1:])
     missing = whole(size, LANES) - size
     return functional.pad(heads, (0, 0) * (tensor.dim() - 1) + (0, missing)).flatten(0, 1)
 
 
 def _projections(attention: Any, names: str, int8: bool) -> Matrix:
-    """Projections of a layer side by side, such as "q k v"."""
+    """Pack projections of a layer, such as "q k v", as one matrix."""
     linears = [attention.get_submodule(f"{name}_proj") for name in names.split()]
     weights, biases = (
         [whole_heads(getattr(linear, kind), attention.head_dim) for linear in linears]
@@ -93,7 +93,7 @@ def _output(attention: Any, int8: bool) -> Matrix:
 
 
 def _matrices(model: Any, int8: bool, excluded: Sequence[int]) -> Iterator[Matrix]:
-    """The packed matrices in the order of their numbers."""
+    """Yield the packed matrices in the order of their numbers."""
     for stack in (model.model.encoder, model.model.decoder):
         is_decoder = stack is model.model.decoder
         for layer in stack.layers:
@@ -114,7 +114,7 @@ def _matrices(model: Any, int8: bool, excluded: Sequence[int]) -> Iterator[Matri
 
 
 def _norms(model: Any) -> Iterator[Any]:
-    """The norms in the order of their numbers."""
+    """Yield the norms in the order of their numbers."""
     for stack in (model.model.encoder, model.model.decoder):
         for layer in stack.layers:
             yield layer.self_attn_layer_norm
@@ -122,7 +122,7 @@ def _norms(model: Any) -> Iterator[Any]:
                 yield layer.encoder_attn_layer_norm
             yield layer.final_layer_norm
         has_final = isinstance(stack.layer_norm, nn.LayerNorm)
-        yield stack.layer_norm if has_final else stack.layers[0].final_layer_norm  # not used
+        yield stack.layer_norm if has_final else stack.layers[0].final_layer_norm  # else unused
 
 
 @torch.no_grad()
@@ -134,7 +134,7 @@ def packed_model(model: Any, int8: bool, excluded: Sequence[int]) -> Model:
     """
     *matrices, output = _matrices(model, int8, excluded)
     weights, columns, inputs, outputs = zip(*matrices, strict=True)
-    check_no_nan(0 * float(weight.sum()) for weight in model.parameters())  # NaN, if infinite too
+    check_no_nan(0 * float(weight.sum()) for weight in model.parameters())  # infinite becomes NaN
     encoder, decoder, config = model.model.encoder, model.model.decoder, model.config
     inner, outer = encoder.layers[0].self_attn, decoder.layers[0].self_attn
     norms = [each for norm in _norms(model) for each in (norm.weight, norm.bias)]

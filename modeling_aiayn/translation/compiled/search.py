@@ -1,6 +1,6 @@
 """Section 6.1 as functions that Numba compiles: beam search over sentences in slots.
 
-A slot takes the next sentence when its own has ended. The rules are those of `SentenceSearch`.
+A slot takes the next sentence when its search has ended. The rules are those of `SentenceSearch`.
 """
 
 import math
@@ -33,26 +33,26 @@ from .kernels import (
 )
 
 CHUNK = np.int64(8 * BLOCK)  # ids whose logits are computed before the best are picked
-REFILL = 8  # sentences are encoded when one slot in so many is free
-ENDS, SUPPRESSED = 1, 2  # flags of ids
-MET, BEGUN = 0, 1  # in `Slots.progress`
-ENCODED, ROWS, CHUNKS = 0, 1, 2  # in `Slots.counts`: sentences to encode, rows, and chunks
+REFILL = 8  # encode new sentences when one in this many slots is free
+ENDS, SUPPRESSED = 1, 2  # bit flags of ids
+MET, BEGUN = 0, 1  # indices in `Slots.progress`
+ENCODED, ROWS, CHUNKS = 0, 1, 2  # indices in `Slots.counts`: sentences to encode, rows, and chunks
 NO_SENTENCE = -1
 
 
 class Phrases(NamedTuple):
-    """Phrases that translations are to contain, each in one of its forms: see `PhraseSearch`."""
+    """Phrases that translations should contain, each in one of its forms: see `PhraseSearch`."""
 
     ids: np.ndarray  # the different ids of each sentence's forms
-    starts: np.ndarray  # of each sentence in ids
+    starts: np.ndarray  # where each sentence begins in ids
     forms: np.ndarray  # the ids of each form, as indices from the sentence's start in ids
-    form_starts: np.ndarray  # of each form in forms
-    first_forms: np.ndarray  # of each sentence
+    form_starts: np.ndarray  # where each form begins in forms
+    first_forms: np.ndarray  # index of each sentence's first form
     owners: np.ndarray  # the phrase of each form, by its number in the sentence
-    sizes: np.ndarray  # of each phrase's first form
-    first_phrases: np.ndarray  # of each sentence
+    sizes: np.ndarray  # length of each phrase's first form
+    first_phrases: np.ndarray  # index of each sentence's first phrase
     credits: np.ndarray  # for the first n ids of a phrase
-    credit: float  # for one more of them
+    credit: float  # for one further id
     price: float  # of a missing phrase
 
 
@@ -61,24 +61,24 @@ class Job(NamedTuple):
 
     next: np.ndarray  # [1]: the next sentence that no team has taken
     ids: np.ndarray  # of all sources
-    starts: np.ndarray  # of each source in ids
+    starts: np.ndarray  # where each source begins in ids
     lengths: np.ndarray
     prefixes: np.ndarray  # the first ids of all translations
     prefix_starts: np.ndarray
-    certain: np.ndarray  # ids of a prefix that have the probability 1
-    limits: np.ndarray  # most tokens of each translation
+    certain: np.ndarray  # number of prefix ids with probability 1
+    limits: np.ndarray  # maximum number of tokens of each translation
     phrases: Phrases
     flags: np.ndarray  # of each id of the vocabulary
     start_token: int
     width: int  # beams
-    nbest: int  # translations that are asked for
-    candidates: int  # continuations of a sentence that are ranked, k
+    nbest: int  # number of translations to return
+    candidates: int  # number of ranked continuations of a sentence
     min_length: int
-    ngram: int  # no n-gram of this size occurs twice; 0: any may
+    ngram: int  # no n-gram of this size occurs twice; 0: no limit
     alpha: float
     is_power: bool  # the length penalty is n^alpha
     done: np.ndarray  # whether the search of each sentence has ended
-    found: np.ndarray  # translations of each sentence
+    found: np.ndarray  # number of translations of each sentence
     tokens: np.ndarray  # [N, width, limit], best first
     sizes: np.ndarray  # [N, width]
     scores: np.ndarray
@@ -89,47 +89,47 @@ class Slots(NamedTuple):
     """A team's running searches. Rows are the running hypotheses of all slots."""
 
     counts: np.ndarray
-    sentence: np.ndarray  # in each slot
+    sentence: np.ndarray  # the sentence in each slot
     length: np.ndarray  # tokens of its hypotheses
-    running: np.ndarray  # hypotheses
-    first_row: np.ndarray  # of them
+    running: np.ndarray  # number of its running hypotheses
+    first_row: np.ndarray  # of its hypotheses
     last: np.ndarray  # the last token of each, [slots, width]
     score: np.ndarray
-    progress: np.ndarray  # the phrases in each, as bits, and its last ids that begin one: [..., 2]
-    next_progress: np.ndarray  # after each id of the phrases: [rows, ids, 2]
-    credits: np.ndarray  # for these ids
+    progress: np.ndarray  # phrases in each, as bits, and how many last ids begin one: [..., 2]
+    next_progress: np.ndarray  # progress after each id of the phrases: [rows, ids, 2]
+    credits: np.ndarray  # credits for these ids
     moved_progress: np.ndarray  # [width, 2]: memory to reorder progress
     ancestors: np.ndarray  # [slots, width, limit]: for each step the hypothesis that they came from
     fed: np.ndarray  # [slots, limit, width]: the decoder's input at each step
     moved: np.ndarray  # [width, limit]: memory to reorder ancestors
     source: np.ndarray  # keys and values of sources: [layers, slots, H, S, 2, K]
-    target: np.ndarray  # and of targets: [layers, slots, H, limit, width, 2, K]
+    target: np.ndarray  # the same for targets: [layers, slots, H, limit, width, 2, K]
     source_size: int  # S
     limit: int
-    row_slot: np.ndarray  # of each row
+    row_slot: np.ndarray  # the slot of each row
     row_beam: np.ndarray
-    places: np.ndarray  # of each row, its keys: [rows, limit]
-    source_places: np.ndarray  # the same for its source
+    places: np.ndarray  # where each row finds its keys: [rows, limit]
+    source_places: np.ndarray  # the same for the source's keys
     starts: np.ndarray  # of sentences that are encoded together
     taken: np.ndarray  # their slots
-    room: int  # tokens that are encoded together, before the last sentence
-    sums: np.ndarray  # of each row and chunk, the largest logit and the sum of exponentials
-    best: np.ndarray  # of each thread and row, the largest logits
+    room: int  # no more sentences are encoded together after this number of tokens
+    sums: np.ndarray  # for each row and chunk, the largest logit and the sum of exponentials
+    best: np.ndarray  # for each thread and row, the largest logits
     best_ids: np.ndarray
-    ranked: np.ndarray  # a slot's candidates: scores,
-    parents: np.ndarray  # the hypotheses that they continue,
-    tokens: np.ndarray  # and the ids that they add
+    ranked: np.ndarray  # a slot's candidates: their scores
+    parents: np.ndarray  # the hypotheses that they continue
+    tokens: np.ndarray  # the ids that they add
 
 
 @exact
 def token_at(slots, slot, beam, index):
-    """The token of a running hypothesis at an index, once it is the decoder's input."""
+    """Return a running hypothesis's token at an index; it must be in the decoder's input."""
     return slots.fed[slot, index + 1, slots.ancestors[slot, beam, index + 1]]
 
 
 @exact
 def credit_of(phrases, number, met):
-    """The credit of a hypothesis of a sentence for the phrases that it contains."""
+    """Return a hypothesis's credit for the phrases that it contains."""
     total = 0.0
     first, last = phrases.first_phrases[number], phrases.first_phrases[number + 1]
     for phrase in range(first, last):
@@ -140,7 +140,7 @@ def credit_of(phrases, number, met):
 
 @exact
 def missing_phrases(phrases, number, met):
-    """How many phrases of a sentence a hypothesis lacks."""
+    """Count the phrases of a sentence that a hypothesis lacks."""
     count = phrases.first_phrases[number + 1] - phrases.first_phrases[number]
     while met:
         met &= met - 1
@@ -150,7 +150,7 @@ def missing_phrases(phrases, number, met):
 
 @exact
 def has_begun(job, slots, slot, beam, form, size):
-    """Whether the last ids of a hypothesis are the first ones of a form."""
+    """Whether the last `size` ids of a hypothesis are the first ids of a form."""
     phrases, length = job.phrases, slots.length[slot]
     ids, start = phrases.starts[slots.sentence[slot]], phrases.form_starts[form]
     for n in range(size):
@@ -162,7 +162,7 @@ def has_begun(job, slots, slot, beam, form, size):
 
 @exact
 def look_for_phrases(job, slots, row):
-    """Find a hypothesis' progress after each id of its phrases, and the credit for this."""
+    """Compute a hypothesis's progress and credit after each id of its phrases."""
     slot, beam = slots.row_slot[row], slots.row_beam[row]
     phrases, number, after = job.phrases, slots.sentence[slot], slots.next_progress
     met, begun = slots.progress[slot, beam, MET], slots.progress[slot, beam, BEGUN]
@@ -188,7 +188,7 @@ def look_for_phrases(job, slots, row):
 
 @exact
 def progress_after(job, slots, row, token):
-    """The progress of a hypothesis after another id."""
+    """Return the progress of a hypothesis after another id."""
     slot, beam = slots.row_slot[row], slots.row_beam[row]
     phrases, number = job.phrases, slots.sentence[slot]
     for n in range(phrases.starts[number + 1] - phrases.starts[number]):
@@ -199,7 +199,7 @@ def progress_after(job, slots, row, token):
 
 @exact
 def add_credits(job, slots, row, logits, at, start, count):
-    """Add a row's credits to logits, from at, of ids from start; return whether it has phrases."""
+    """Add a row's credits to the logits of ids from start; return whether it has phrases."""
     phrases, number = job.phrases, slots.sentence[slots.row_slot[row]]
     first, last = phrases.starts[number], phrases.starts[number + 1]
     for n in range(first, last):
@@ -326,7 +326,7 @@ def decode(model, job, slots, team):
 
 @exact
 def repeats(job, slots, slot, beam, token):
-    """Whether a token would end an n-gram that a hypothesis already contains."""
+    """Whether a token would complete an n-gram that a hypothesis already contains."""
     length, size = slots.length[slot], job.ngram
     for end in range(size - 1, length):
         same = token_at(slots, slot, beam, end) == token
@@ -368,7 +368,7 @@ def insert(scores, ids, score, token):
 
 @inlined
 def choose(model, job, slots, team):
-    """Pick each row's best next ids from the product with the vocabulary, chunk by chunk."""
+    """Compute the logits of each row, chunk by chunk, and pick its best next ids."""
     rows, size, outputs = slots.counts[ROWS], model.size, len(model.output_columns) // 3
     round_rows(team.hidden, rows, size, team.codes, team.scales, team.zeros)
     for row in range(rows):
@@ -399,7 +399,7 @@ def choose(model, job, slots, team):
 
 @inlined
 def log_of_sum(sums, chunks):
-    """log(sum(exp(x))) of chunks, each of which gives its largest x and its own sum below it."""
+    """Compute log(sum(exp(x))) from each chunk's largest x and its sum of exp(x - largest)."""
     highest, total = LOWEST, 0.0
     for n in range(chunks):
         highest = max(highest, sums[n, 0])
@@ -444,7 +444,7 @@ def finish(job, slots, slot, beam, log_probability, token):
 
 @exact
 def advance(job, slots, slot, team_size):
-    """Continue a slot's hypotheses by the best candidates."""
+    """Continue a slot's hypotheses with the best candidates."""
     scores, parents, tokens = slots.ranked, slots.parents, slots.tokens
     row = slots.first_row[slot]
     number, length, width = slots.sentence[slot], slots.length[slot], job.width
@@ -453,7 +453,7 @@ def advance(job, slots, slot, team_size):
     for beam in range(slots.running[slot]):
         log_sum = log_of_sum(slots.sums[row + beam], slots.counts[CHUNKS])
         if math.isnan(log_sum):
-            job.scores[number, 0] = log_sum  # an error where scores are read
+            job.scores[number, 0] = log_sum  # raises an error when scores are read
         for thread in range(team_size):
             for rank in range(job.candidates):
                 logit = slots.best[thread, row + beam, rank]
@@ -494,7 +494,7 @@ def advance(job, slots, slot, team_size):
         slots.progress[slot, beam, MET] = slots.moved_progress[beam, MET]
         slots.progress[slot, beam, BEGUN] = begun
         is_certain = length < job.certain[number]
-        credit = job.phrases.credits[begun]  # which is lost if the phrase breaks off
+        credit = job.phrases.credits[begun]  # lost if the phrase is not completed
         slots.score[slot, beam] = 0.0 if is_certain else scores[beam] - credit
     slots.length[slot], slots.running[slot] = length + 1, living
     first, last = job.phrases.first_phrases[number], job.phrases.first_phrases[number + 1]
@@ -514,7 +514,7 @@ def advance(job, slots, slot, team_size):
 
 @njit(cache=bool(config.CACHE_DIR), fastmath=False, **OPTIONS)
 def search(model, job, slots, team, steps):
-    """Search for some steps, in each thread of a team; return whether it is over."""
+    """Run some steps in each thread of a team; return whether the search is over."""
     entry = 2 * model.decoder_head_size
     for _ in range(steps):
         if team.thread == 0:

@@ -1,1 +1,1 @@
-"""What of a text is translated, what is kept, and where kept parts stand in the translation."""
+"""Separate the text to translate from parts to copy, and place these in the translation."""

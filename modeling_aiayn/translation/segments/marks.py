@@ -7,7 +7,7 @@ from itertools import islice, takewhile
 
 BLANK_CHARACTERS = " \t\r\n\f"
 BLANKS = re.compile(f"[{BLANK_CHARACTERS}]+")
-# Signs of emoji, in sequences, and what may follow one.
+# First characters of emoji.
 EMOJI = "[\u2600-\u27bf\u2b50\u2b55\u231a\u231b\U0001f000-\U0001faff]"
 UNITS = "km/h|[kcm]?m[²³]?|[km]?g|[kMGT]i?B|k?Wh?|[kMG]?Hz|°[CF]|[mc]?l"
 # Text that stays as it is.
@@ -16,23 +16,23 @@ FIXED = re.compile(
     r"|(?<![\w.+-])[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+"  # e-mail
     r"|\[\^[^\]\s]{1,99}\]:?"  # references to footnotes
     r"|\{\{[^{}\n]*\}\}|\$?\{[^{}\s]*\}|%\(\w+\)[a-z]|%(?:\d+\$)?[sdif]\b"  # placeholders
-    r"|(?<![\w@])@\w+|(?<![\w#&])#\w*[^\W\d]\w*"  # names and tags of social networks
-    r"|(?<![\w/.<])(?:~|\.{1,2})?(?:/[\w.-]*\w){2,}/?|\b[A-Za-z]:\\\S*\w"  # paths of files
+    r"|(?<![\w@])@\w+|(?<![\w#&])#\w*[^\W\d]\w*"  # user names and hashtags
+    r"|(?<![\w/.<])(?:~|\.{1,2})?(?:/[\w.-]*\w){2,}/?|\b[A-Za-z]:\\\S*\w"  # file paths
     r"|(?<![\w./-])[\w.-]*\w(?:/[\w.-]+)+\.\w{1,5}\b"
     rf"|(?:{EMOJI}[\u200d\ufe0f\U0001f3fb-\U0001f3ff]*)+"
     rf"|(?<![\w.,])\d+(?:[.,]\d+)*\s?(?:{UNITS})(?!\w)"  # numbers with units
 )
-# The beginning of an item of a list.
+# The beginning of a list item.
 BULLET = re.compile(r"\s*(?:[-\u2013\u2014*\u2022\u25aa\u2023\u25e6]|\(?\d{1,3}[.)])\s+(?=\S)")
-# Raised text that stays as it is: an exponent, or the number of a footnote.
+# Superscripts that stay as they are: exponents and footnote numbers.
 NUMBERS = re.compile(r"[\d+\u2212\u2013-]+|\[\d+\]|\(\d+\)|[*†‡]")
-# Marks within one another; deeper ones are atoms.
+# Maximum nesting of marks; deeper marks become atoms.
 MAX_DEPTH = 50
-# Marks of a part of a sentence; others side by side are sentences, such as entries of a menu.
+# Marks inside sentences. Other adjacent marks separate sentences, such as entries of a menu.
 STYLES = frozenset(
     {"b", "i", "em", "strong", "s", "u", "del", "ins", "sub", "sup", "small", "big", "mark", "font"}
 )
-# Text between two atoms that are one, such as keys that are pressed together.
+# Text that joins two atoms into one, such as the + between two keys.
 JOINT = re.compile(" ?[+/\u2013-] ?")
 POSSESSIVE = re.compile("['\u2019]s\\b")
 CLOSING = tuple(".,;:!?)]}»”")
@@ -42,10 +42,10 @@ Escape = Callable[[str, str], str]
 
 @dataclass(eq=False)
 class Mark:
-    """Markup around text[start:end], or an atom, such as a picture: it contains no text.
+    """Markup around text[start:end], or an atom: markup without text, such as a picture.
 
-    opening is all markup of an atom; has_space_before and has_space_after tell of blanks beside it.
-    inner are the marks within a mark, in the order of the text.
+    An atom has all of its markup in opening; has_space_before and has_space_after describe the
+    spaces beside it. inner are the nested marks, in the order of the text.
     """
 
     start: int
@@ -56,7 +56,7 @@ class Mark:
     is_atom: bool = False
     has_space_before: bool = False
     has_space_after: bool = False
-    written: str | None = None  # in the place of the text, as a glossary says
+    written: str | None = None  # text that replaces the marked text, for a glossary
     name: str = ""
     is_split: bool = False  # whether its tags stand between blocks
     is_break: bool = False  # whether it divides the text into parts, none of which may be empty
@@ -71,8 +71,8 @@ class Mark:
 class Block:
     """A paragraph, heading, item or cell: text that is translated, and its marks, in order.
 
-    In formats with markup, blanks and line ends are single blanks. escape writes translated text so
-    that it is read as text, whatever markup follows it.
+    In formats with markup, each run of whitespace becomes one space. escape takes translated text
+    and the markup that follows, and escapes the text so that it is not read as markup.
     """
 
     text: str
@@ -93,7 +93,7 @@ class BlockBuilder:
         return self._open[-1].inner if self._open else self.marks
 
     def add_text(self, text: str, write: Callable[[str], str] = str) -> None:
-        """Add text; addresses and references to footnotes become atoms, as `write` writes them."""
+        """Add text; parts that stay as they are become atoms, after `write` has escaped them."""
         position = 0
         for match in FIXED.finditer(text):
             self._add_plain(text[position : match.start()])
@@ -117,14 +117,14 @@ class BlockBuilder:
         if text.startswith(" ") and (is_first or self.text.endswith(" ")):
             text = text[1:]
         elif before and self.text.endswith(" ") and text.startswith(CLOSING):
-            # "Use `x`." is read as "Use.".
+            # Without its atom, "Use `x`." becomes "Use.".
             self.text = self.text[:-1]
             for atom in before:
                 atom.start = atom.end = len(self.text)
         self.text += text
 
     def add_atom(self, raw: str) -> None:
-        """Add what has no text to translate, such as a picture or code."""
+        """Add markup without text to translate, such as a picture or code."""
         before = self._siblings[-1] if self._siblings else None
         if before and before.is_atom and JOINT.fullmatch(self.text, before.start):
             blank = " " * before.has_space_after
@@ -156,12 +156,12 @@ class BlockBuilder:
         if all(name != mark.name for mark in self._open):  # it began in an earlier block
             self._divide(len(self._siblings), Mark(len(self.text), len(self.text), raw))
             return
-        while (mark := self._open.pop()).name != name:  # it ends in another one
+        while (mark := self._open.pop()).name != name:  # that mark ends in a later block
             mark.end = len(self.text)
             self._divide(len(self._siblings) - 1, self._siblings.pop())
         number = self.text[mark.start :]
         if name == "sup" and NUMBERS.fullmatch(number):
-            around = [mark]  # and the marks that have all of the number, such as a link
+            around = [mark]  # and nested marks around the whole number, such as a link
             while (inner := around[-1].inner) and inner[0].end - inner[0].start == len(number):
                 around.append(inner[0])
             if not around[-1].inner:
@@ -183,24 +183,24 @@ class BlockBuilder:
             self._divide(len(siblings) - 1, Mark(mark.start, mark.start, ""))
 
     def _divide(self, index: int, mark: Mark) -> None:
-        """Let a mark, and those around it, stand between blocks."""
+        """Make the tags of a mark, and of the open marks around it, stand between blocks."""
         self._siblings.insert(index, mark)
         for divided in (mark, *self._open):
             divided.is_split = True
 
     def _make_atom(self, mark: Mark) -> None:
-        """Make one atom of a mark without text."""
+        """Turn a mark without text into one atom."""
         mark.opening, mark.inner, mark.closing = mark.raw, [], ""
         mark.end, mark.is_atom = mark.start, True
         mark.has_space_before = self.text.endswith(" ", 0, mark.start)
         mark.has_space_after = self.text.startswith(" ", mark.start)
 
     def block(self, escape: Escape) -> Block:
-        """The block, without blanks around its text, if all marks are closed."""
+        """Return the block, without spaces around its text. All marks must be closed."""
         return _block(self.text, 0, len(self.text), self.marks, escape)
 
     def parts(self, escape: Escape) -> list[str | Block]:
-        """Blocks, and between them the tags whose other half is in another block."""
+        """Return blocks, and between them the tags whose other half is in another block."""
         end = len(self.text.rstrip(BLANK_CHARACTERS))
         for mark in self._open:
             mark.end, mark.is_split = end, True
@@ -210,7 +210,7 @@ class BlockBuilder:
 def parts_of(
     text: str, start: int, end: int, marks: list[Mark], escape: Escape
 ) -> Iterator[str | Block]:
-    """Blocks of a text, and what stands between them."""
+    """Yield the blocks of a text, and the whitespace and tags between them."""
     group: list[Mark] = []
     for mark in [*marks, Mark(end, end, "", is_split=True)]:
         if not mark.is_split:
@@ -239,9 +239,9 @@ def _block(text: str, start: int, end: int, marks: list[Mark], escape: Escape) -
 
 
 def _stripped(marks: list[Mark], text: str, first: int, last: int, origin: int) -> list[Mark]:
-    """Marks within [first, last], without blanks at the ends, as they are in text[origin:].
+    """Limit marks to [first, last], strip spaces at their ends, and count from origin.
 
-    Atoms side by side become one.
+    Adjacent atoms become one.
     """
     kept: list[Mark] = []
     for mark in marks:

@@ -1,7 +1,7 @@
-"""Where the marks of a sentence stand in its translation: found by the attention.
+"""Find the places of a sentence's marks in its translation, by attention.
 
-A mark is set around the run of target words that attend most to its source words. Marks within a
-mark stay within it, and marks side by side stay apart, so markup stays well-formed.
+A mark surrounds the run of target words that attend most to its source words. Nested marks stay
+nested, and neighboring marks do not overlap, so markup stays well-formed.
 """
 
 import re
@@ -15,26 +15,26 @@ from torch import Tensor
 
 from .marks import Mark
 
-# Scripts without blanks between words: Thai to Khmer, and those of East Asia.
+# Scripts without spaces between words: Thai to Khmer, and East Asian scripts.
 JOINED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-# A word, one sign of punctuation, or one of these scripts.
+# A word, a punctuation mark, or one character of these scripts.
 UNIT = re.compile(rf"[^\W{JOINED}]+|[^\w\s]|[{JOINED}]")
 # A target word belongs to a mark if it pays more than this share of its attention to the mark.
 THRESHOLD = 0.5
 
 Span = tuple[int, int]
-# The attention of the words of a translation, [target words, source words].
+# Returns the attention of a sentence and its translation, [target words, source words].
 Attention = Callable[[str, str], Tensor]
 
 
 def units_of(text: str) -> list[Span]:
-    """The words and signs of a text: their characters."""
+    """Return the start and end of each word and punctuation mark of a text."""
     return [match.span() for match in UNIT.finditer(text)]
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a mark stands in a translation, and blanks beside it that the translation lacks."""
+    """Where a mark stands in a translation, and text to add before and after it."""
 
     start: int
     end: int
@@ -44,7 +44,7 @@ class Place:
 
 @dataclass(frozen=True)
 class PlacedSentence:
-    """A sentence and its translation, target."""
+    """Places the marks of a sentence in its translation, target."""
 
     text: str
     target: str
@@ -52,12 +52,12 @@ class PlacedSentence:
 
     @cached_property
     def source_units(self) -> list[Span]:
-        """The words of the sentence: their characters."""
+        """The start and end of each word of the sentence."""
         return units_of(self.text)
 
     @cached_property
     def target_units(self) -> list[Span]:
-        """The words of the translation: their characters."""
+        """The start and end of each word of the translation."""
         return units_of(self.target)
 
     @cached_property
@@ -67,7 +67,7 @@ class PlacedSentence:
         return weights
 
     def places(self, marks: list[Mark]) -> dict[Mark, Place]:
-        """The places of the sentence's marks."""
+        """Return the places of the sentence's marks."""
         places: dict[Mark, Place] = {}
         breaks = [mark for mark in marks if mark.is_break]
         bounds = [0, *(mark.start for mark in breaks), len(self.text) + 1]
@@ -80,7 +80,7 @@ class PlacedSentence:
             here, again = len(self.target), ""
             if start < len(self.target_units):
                 here = self.target_units[start][0]
-            else:  # a part without a word of its own shows the last one
+            else:  # a part without words repeats the last word
                 again = self.target[slice(*self._last_word)]
             places[mark] = Place(here, here, after=again)
         ends = [*starts[1:], len(self.target_units)]
@@ -96,12 +96,12 @@ class PlacedSentence:
         return (words or self.target_units or [(0, 0)])[-1]
 
     def _divided(self, parts: list[list[int]]) -> list[int]:
-        """The target words at which parts begin, so that each attends most to its source words.
+        """Choose the target words where parts begin, so that each attends most to its source words.
 
-        A part begins at a word, behind a blank if the target has any. If there are fewer words than
-        parts, the last ones begin at its end.
+        A part begins at a word, after a space if the target has spaces. If there are fewer words
+        than parts, the last parts begin at the end of the target.
         """
-        # The best division into each number of parts, of the words so far: a total, and its starts.
+        # By index of the last part: the best total for the words so far, and where its parts start.
         best: dict[int, tuple[float, list[int]]] = {}
         for unit, (start, _) in enumerate(self.target_units):
             gains = [sum(self.weights[unit][word] for word in part) for part in parts]
@@ -118,14 +118,14 @@ class PlacedSentence:
         return starts + [len(self.target_units)] * (len(parts) - len(starts))
 
     def _words(self, mark: Mark) -> list[int]:
-        """The source words that overlap a mark."""
+        """Return the source words that overlap a mark."""
         units = enumerate(self.source_units)
         return [n for n, (first, last) in units if first < mark.end and last > mark.start]
 
     def _place(
         self, marks: list[Mark], window: Span, covered: list[int], places: dict[Mark, Place]
     ) -> None:
-        """Place marks side by side, around source words covered, in the target words of window."""
+        """Place neighboring marks, inside source words covered, in the target words of window."""
         windows = self._windows([mark for mark in marks if not mark.is_atom], window, covered)
         for mark in marks:
             if mark.is_atom:
@@ -137,7 +137,7 @@ class PlacedSentence:
             self._place(mark.inner, (first, last), self._words(mark), places)
 
     def _windows(self, marks: list[Mark], window: Span, covered: list[int]) -> dict[Mark, Span]:
-        """The target words of marks side by side: those with the clearest attention first."""
+        """Choose target words for neighboring marks; the clearest attention chooses first."""
         if len(marks) == 1 and self._words(marks[0]) == covered:
             return {marks[0]: window}
         windows = self._same_words(marks, window)
@@ -157,7 +157,7 @@ class PlacedSentence:
         return windows
 
     def _same_words(self, marks: list[Mark], window: Span) -> dict[Mark, Span]:
-        """For each mark of a part of a word, such as H<sub>2</sub>O, the same target word."""
+        """Find the equal target word for marks inside a word, such as H<sub>2</sub>O."""
         found = {}
         owners: dict[int, int] = {}  # the source word of each target word that is taken
         for mark in marks:
@@ -173,7 +173,7 @@ class PlacedSentence:
         return found
 
     def _part_of_word(self, mark: Mark, unit: int) -> Span | None:
-        """The characters of a target word that are a mark's, if both are within the same word."""
+        """Return the marked characters of a target word if it equals the word around the mark."""
         words = self._words(mark)
         if mark.inner or len(words) != 1:
             return None
@@ -185,10 +185,10 @@ class PlacedSentence:
         return start + mark.start - first, start + mark.end - first
 
     def _best_run(self, mark: Mark, window: Span, taken: list[Span]) -> tuple[float, Span]:
-        """The run of target words that attend most to a mark's words, outside other marks' runs.
+        """Find the run of target words that attend most to a mark's words, outside taken runs.
 
-        Returns by how much their attention exceeds the threshold, and the run; it is empty, at the
-        window's end, if no word is left.
+        Returns how much their attention exceeds the threshold, and the run. If no word is left, the
+        run is empty and at the end of the window.
         """
         words = self._words(mark)
         gains = {
@@ -210,7 +210,7 @@ class PlacedSentence:
         return max(options, default=(0.0, (window[1], window[1])))
 
     def _edges(self, words: list[int], window: Span) -> list[Container[int]]:
-        """The target words at which a mark may begin or end: around words, not at a sign."""
+        """Return the target words where a mark may begin, and where it may end: not punctuation."""
         units = range(*window)
         word_units = {unit for unit in units if self.target[self.target_units[unit][0]].isalnum()}
         return [
@@ -219,9 +219,9 @@ class PlacedSentence:
         ]
 
     def _atom(self, mark: Mark, window: Span, covered: list[int], taken: list[Span]) -> Place:
-        """Place an atom after the word before it, or before the word that it touches.
+        """Place an atom after the previous word, or before the word that it touches.
 
-        It stands in the window, outside the runs taken.
+        The place is in the window, outside the taken runs.
         """
         before = [word for word in covered if self.source_units[word][1] <= mark.start]
         after = [word for word in covered if self.source_units[word][0] >= mark.start]

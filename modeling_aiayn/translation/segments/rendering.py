@@ -1,4 +1,4 @@
-"""A translated sentence, with its marks."""
+"""Write a translated sentence with its marks."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,7 +9,7 @@ EMPHASIS = ("*", "**", "_", "__", "~", "~~")  # opening markup in Markdown
 
 
 def translated_block(block: Block, translation: str, attention: Attention) -> str:
-    """The text of a translated sentence, with its marks where the attention says."""
+    """Return a translated sentence with its marks, which are placed by attention."""
     places = PlacedSentence(block.text, translation, attention).places(block.marks)
     return "".join(_rendered(block, block.marks, places, translation, 0, len(translation)))
 
@@ -17,7 +17,7 @@ def translated_block(block: Block, translation: str, attention: Attention) -> st
 def _rendered(
     block: Block, marks: Sequence[Mark], places: dict[Mark, Place], text: str, start: int, end: int
 ) -> Iterator[str]:
-    """The parts of a translated text from start to end, with the marks in it."""
+    """Yield the parts of a translated text from start to end, with the marks in it."""
     here, before = start, ""
     for mark in sorted(marks, key=lambda mark: (places[mark].start, places[mark].end)):
         place = places[mark]
@@ -31,7 +31,7 @@ def _rendered(
             inner = f" {inner}"
         raw = f"{place.before}{mark.opening}{inner}{mark.closing}"
         if here == place.start and before.endswith("`") and raw.startswith("`"):
-            raw = f" {raw}"  # two spans of code without a blank would be one
+            raw = f" {raw}"  # without a space, Markdown would join two code spans
         yield block.escape(text[here : place.start], raw)
         yield raw + place.after
         here, before = place.end, raw + place.after

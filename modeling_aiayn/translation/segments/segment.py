@@ -1,4 +1,4 @@
-"""A plain text: its part that is translated, and what of it stays as it is."""
+"""Divide a plain text into text to translate and parts to copy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,14 +12,14 @@ from .rendering import translated_block
 
 @dataclass(frozen=True)
 class Segment:
-    """A sentence without its bullet, and without addresses, placeholders and other atoms."""
+    """A sentence, divided into a list bullet, text, and atoms such as addresses."""
 
     bullet: str
     block: Block
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """Read a sentence."""
+        """Divide a sentence."""
         text = clean_text(text)
         bullet = match.group() if (match := BULLET.match(text)) else ""
         text = text[len(bullet) :]
@@ -31,11 +31,11 @@ class Segment:
 
     @property
     def has_inner_marks(self) -> bool:
-        """Whether the attention must tell where something stands."""
+        """Whether attention is needed to place a part inside the translation."""
         return any(0 < mark.start < len(self.block.text) for mark in self.block.marks)
 
     def joined(self, translation: str, attention: Attention, terms: Sequence[Mark] = ()) -> str:
-        """The translation with all that stays and with terms, at places that attention finds."""
+        """Return the translation with the copied parts and with terms, placed by attention."""
         marks = sorted([*self.block.marks, *terms], key=lambda mark: mark.start)
         if marks:
             translation = translated_block(replace(self.block, marks=marks), translation, attention)

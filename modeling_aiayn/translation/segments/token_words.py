@@ -33,7 +33,7 @@ class Tokens:
 
     @property
     def groups(self) -> list[list[int]]:
-        """The token indices of each word; a token outside words is a group of its own."""
+        """Return the token indices of each word; a token outside words is a separate group."""
         groups: dict[tuple[int | None, int], list[int]] = {}
         for index, word in enumerate(self.word_of):
             groups.setdefault((word, index if word is None else 0), []).append(index)
@@ -41,7 +41,7 @@ class Tokens:
 
     @property
     def membership(self) -> Tensor:
-        """A matrix with 1 where a token is in a group, [groups, S]."""
+        """Make a matrix with 1 where a token is in a group, [groups, S]."""
         matrix = torch.zeros(len(self.groups), len(self.tokens))
         for row, group in enumerate(self.groups):
             matrix[row, group] = 1.0
@@ -76,7 +76,7 @@ def tokens_of_ids(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> Tok
 
     Words are separated by spaces in the decoded text. A token belongs to the last word of the text
     decoded up to it; a token that is only a space belongs to the next word. Start, end, padding and
-    tags of languages belong to no word.
+    language tags belong to no word.
     """
     silent = hidden_ids(tokenizer)
     prefixes = _decoded_prefixes(tokenizer, ids)
@@ -101,9 +101,9 @@ def words_of_tokens(
 ) -> list[int | None]:
     """Find the index of each token's word; None for `</s>`, tags and tokens outside the words.
 
-    A token that is only a space belongs to the next word, as in `tokens_of_ids`. With a slow
-    tokenizer, as imported models have, it has no word. Words are in their order, in any case; ids
-    are those of the text, which may be truncated.
+    A token that is only a space belongs to the next word, as in `tokens_of_ids`; with a slow
+    tokenizer, such as an imported model's, it has no word. Words must be in the text's order;
+    letter case does not matter. ids are the ids of the text, perhaps truncated.
 
     Raises:
         ValueError: The text does not contain the words in this order.
@@ -137,9 +137,9 @@ def words_of_tokens(
 def _places_by_offsets(
     tokenizer: PreTrainedTokenizerBase, text: str, ids: list[int], hidden: set[int | None]
 ) -> list[int | None] | None:
-    """Find the index in the text of the last character of each token; None without offsets.
+    """Find the position of each token's last character in the text; None without offsets.
 
-    Special tokens within the text may have been read as text.
+    Special tokens in the text may have been encoded as ordinary text.
     """
     options = {"return_offsets_mapping": True, "add_special_tokens": False}
     for is_text in (True, False) if tokenizer.is_fast else ():
@@ -154,11 +154,11 @@ def _places_by_offsets(
 def _places_by_decoding(
     tokenizer: PreTrainedTokenizerBase, text: str, ids: list[int]
 ) -> list[int | None]:
-    """Find the same by matching the decoded tokens with the text; None for tokens without text."""
+    """Find the positions by matching decoded tokens with the text; None for tokens without text."""
     if not ids:
         return []
     prefixes = _decoded_prefixes(tokenizer, ids)
-    # The matcher compares everything with everything, so drop text that was truncated.
+    # The matcher takes quadratic time, so drop text that was truncated.
     text = text[: 2 * len(prefixes[-1]) + 100]
     matcher = SequenceMatcher(None, prefixes[-1], text, autojunk=False)
     place_of = {
@@ -173,7 +173,7 @@ def _places_by_decoding(
         if end == before:
             places.append(None)
             continue
-        # An unknown token does not match the text. It gets the next character that is no space.
+        # An unknown token does not match the text. It gets the next character that is not a space.
         following = (place for place in range(last + 1, len(text)) if not text[place].isspace())
         last = place_of.get(end - 1, next(following, last))
         places.append(last)

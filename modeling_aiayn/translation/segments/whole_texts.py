@@ -1,4 +1,4 @@
-"""Texts of several sentences: translated sentence by sentence, with their lines and spaces."""
+"""Split texts into sentences, and join translations with the same lines and spaces."""
 
 import re
 from bisect import bisect_left
@@ -12,14 +12,14 @@ from sentencex import segment
 from ...tokenization import replace_surrogates
 from .marks import BULLET, FIXED, Block, Mark, parts_of
 
-# sentencex 1.0.32 fails at "x. Y", a blank of two bytes, and ".", so it gets plain blanks.
+# sentencex 1.0.32 fails on "x. Y", a two-byte space, and ".", so it gets plain spaces.
 OTHER_BLANKS = re.compile(r"[^\S\r\n]")
 ENDS = re.compile("[.!?]")
 
 
 @dataclass(frozen=True)
 class SplitText:
-    """A text as sentences, and the blanks and line ends before each and after the last."""
+    """A text as sentences, with the whitespace before each and after the last."""
 
     sentences: Sequence[str]
     blanks: Sequence[str]
@@ -30,7 +30,7 @@ class SplitText:
         sentences, blanks = [], [""]
         for line in text.splitlines(keepends=True):
             position = 0
-            # Within an address or a path no sentence ends.
+            # No sentence ends within an address or a path.
             plain = FIXED.sub(lambda found: ENDS.sub("x", found.group()), replace_surrogates(line))
             for piece in segment(language, OTHER_BLANKS.sub(" ", plain)):
                 part = line[position : position + len(piece)]
@@ -46,7 +46,7 @@ class SplitText:
         return cls(sentences, blanks)
 
     def joined(self, translations: Sequence[str]) -> str:
-        """The text with a translation in the place of each sentence."""
+        """Return the text with each sentence replaced by its translation."""
         parts = [self.blanks[0]]
         for translation, blank in zip(translations, self.blanks[1:], strict=True):
             parts += [translation, blank]
@@ -54,7 +54,7 @@ class SplitText:
 
 
 def paragraphs(lines: Iterable[str]) -> Iterator[str]:
-    """Join wrapped lines: to the next blank one, or the next that begins an item of a list."""
+    """Join wrapped lines into paragraphs, which end at a blank line or before a list item."""
     joined = ""
     for line in lines:
         if joined and (not line.strip() or BULLET.match(line)):
@@ -69,7 +69,7 @@ def paragraphs(lines: Iterable[str]) -> Iterator[str]:
 
 
 def sentences_of(block: Block, language: str) -> Iterator[str | Block]:
-    """The sentences of a block, and what stands between them: blanks, and tags of marks in both."""
+    """Yield the sentences of a block, and the whitespace and tags between them."""
     split = SplitText.of(block.text, language)
     pieces = zip(split.sentences, split.blanks[1:], strict=True)
     places = accumulate((len(x) + len(y) for x, y in pieces), initial=len(split.blanks[0]))
@@ -79,7 +79,7 @@ def sentences_of(block: Block, language: str) -> Iterator[str | Block]:
 
 
 def _cut(marks: list[Mark], place: int) -> None:
-    """Divide marks at a place; a mark around it becomes tags between sentences."""
+    """Split marks at a position; a mark around it becomes tags between sentences."""
     index = bisect_left(marks, place, key=lambda mark: mark.start)
     if index and marks[index - 1].end > place:
         marks[index - 1].is_split = True

@@ -1,4 +1,4 @@
-"""The attention of the words of a translation to those of its source."""
+"""The attention of the words of a translation to the words of its source."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,22 +11,22 @@ from ..pools import BATCH_SIZE, batches_by_length
 from .placement import units_of
 from .token_words import words_of_tokens
 
-# All attention of a batch is in memory: [heads, T, S] of each sentence and layer.
+# Limits memory: all attention of a batch, [heads, T, S] of each sentence and layer, is stored.
 MAX_TOKENS = 1024
 
 
 def word_attention(translator: Any, source: str, target: str) -> Tensor:
-    """The attention of one pair, as `word_attentions` computes it."""
+    """Compute the attention of one pair: see `word_attentions`."""
     return word_attentions(translator, [(source, target)])[0]
 
 
 def word_attentions(translator: Any, pairs: Sequence[tuple[str, str]]) -> list[Tensor]:
-    """The mean of all layers' and heads' cross-attention, by words and signs, and sharpened.
+    """Average the cross-attention of all layers and heads, merge tokens to words, and sharpen it.
 
-    Returns shares of the source's words, [target words, source words]. They are squared, so that
-    most of the attention counts for more, and add up to 1, or 0 if a word has no tokens, as in a
-    truncated sentence. translator is a Translator: of an ensemble, the first model is used, and of
-    CTranslate2 the last layer.
+    Returns the share of each source word, [target words, source words]. Shares are squared, which
+    emphasizes large ones, and normalized: a row sums to 1, or to 0 if a word has no tokens, as in a
+    truncated sentence. translator is a Translator. An ensemble uses its first model, and
+    CTranslate2 its last layer.
     """
     sources = [translator.encode(source) for source, _ in pairs]
     targets = [translator.encode_target(target) for _, target in pairs]
@@ -49,10 +49,10 @@ def word_attentions(translator: Any, pairs: Sequence[tuple[str, str]]) -> list[T
 def _membership(
     tokenizer: Any, text: str, ids: Sequence[int], clean: Callable[[str], str]
 ) -> Tensor:
-    """A matrix with 1 where a token is of a word or sign, [words, tokens]."""
+    """Make a matrix with 1 where a token belongs to a word, [words, tokens]."""
     words = [clean(text[slice(*span)]) for span in units_of(text)]
     word_of = words_of_tokens(tokenizer, clean(text), words, ids)
     tokens = [[float(word == number) for word in word_of] for number in range(len(words))]
-    for number in reversed(range(len(words) - 1)):  # the last word of a token has it
+    for number in reversed(range(len(words) - 1)):  # else use the next word's tokens
         tokens[number] = tokens[number] if any(tokens[number]) else tokens[number + 1]
     return torch.tensor(tokens).view(len(words), len(word_of))
