@@ -1,4 +1,4 @@
-"""Translate a corpus on many machines, with Ray Data: pip install 'modeling_aiayn[ray]'.
+"""Translate a corpus on many machines, with Ray Data: pip install ".[ray]".
 
 python examples/translate_with_ray.py corpus.txt translated --format text --actors 2
 python examples/translate_with_ray.py s3://bucket/corpus s3://bucket/translated --actors 8 --gpus 1
