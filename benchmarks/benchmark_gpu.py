@@ -112,8 +112,9 @@ def compare_training(
     sys.stdout.write(f"\n{preset}, products relative to the given peak\n")
     sys.stdout.write(f"{speed_table(updates, arguments.peak)}\n")
     rate = median(each.tokens / each.seconds for each in updates["ours, eager"])
-    hours = PAPER.get(preset, 0) * PAPER_TOKENS / rate / PAPER_GPUS / 3600
-    sys.stdout.write(f"The paper's updates on 8 such GPUs, without loss: {hours:.1f} hours\n")
+    if preset in PAPER:
+        hours = PAPER[preset] * PAPER_TOKENS / rate / PAPER_GPUS / 3600
+        sys.stdout.write(f"The paper's updates on 8 such GPUs, without loss: {hours:.1f} hours\n")
 
 
 if __name__ == "__main__":

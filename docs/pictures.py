@@ -88,7 +88,7 @@ def draw_figure_1(path: Path) -> None:
         axes.annotate("", end, start, **arrow)
     axes.set(xlim=(-0.6, 7.2), ylim=(-0.3, 8.4))
     axes.axis("off")
-    figure.savefig(path, bbox_inches="tight")
+    figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
 
 
 def draw_speeds(path: Path) -> None:
@@ -109,7 +109,7 @@ def draw_speeds(path: Path) -> None:
     axes.invert_yaxis()
     axes.spines[["top", "right"]].set_visible(False)
     axes.set(xlabel="target tokens per second, relative to the first row", xlim=(0, 1.1))
-    figure.savefig(path, bbox_inches="tight")
+    figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
 
 
 if __name__ == "__main__":

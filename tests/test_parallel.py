@@ -193,6 +193,25 @@ def test_a_job_ends_while_a_collective_is_under_way():
     torchrun(Path(__file__).parent / "parallel_ending.py")
 
 
+def test_machines_whose_folders_differ_do_not_resume(tmp_path):
+    """Else the process without the checkpoint would send its new weights to the others."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, sys\nfrom aiayn import run_job\nsys.argv[-1] += os.environ['RANK']\n"
+        "run_job('train-translation')\n"
+    )
+    flags = (*write_pairs(tmp_path), "--preset", "tiny", "--vocab_size", "420", "--use_cpu", "true")
+    flags += ("--resume", "auto", "--save_steps", "1", "--eval_strategy", "no")
+    flags += ("--report_to", "none", "--predict_with_generate", "false")
+    folder = ("--output_dir", tmp_path / "run")
+    done = launch(script, *flags, "--max_steps", "1", *folder)
+    assert done.returncode == 0, done.stderr
+    done = launch(script, *flags, "--max_steps", "2", *folder)
+    assert done.returncode != 0
+    assert "Their checkpoints differ: checkpoint-1, finished: False." in done.stderr
+    assert not (tmp_path / "run1" / "checkpoint-2").exists()
+
+
 def test_missing_data_ends_all_processes(tmp_path):
     done = launch(
         ROOT / "scripts" / "train_translation.py",

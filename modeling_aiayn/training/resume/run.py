@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils import gather_object
 from filelock import Timeout
 from transformers import PreTrainedConfig, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -64,6 +65,12 @@ class Run:
         self.is_finished = self._is_finished()
         if not self.is_finished:
             self.checkpoint = self._find_checkpoint()
+        start = self.checkpoint.folder.name if self.checkpoint else f"finished: {self.is_finished}"
+        if len(starts := {*gather_object([start])}) > 1:
+            raise OSError(
+                f"All machines must share the folder {args.output_dir}. Their checkpoints differ: "
+                f"{', '.join(sorted(starts))}."
+            )
 
     def _is_finished(self) -> bool:
         path = Path(self.args.output_dir) / FINISHED_FILE
