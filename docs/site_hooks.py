@@ -20,7 +20,7 @@ PICTURES = {".png", ".svg"}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add each file that a page links to, and those that the added pages link to."""
+    """Add each file that a page links to, also the pages that are added here."""
     pages = [ROOT / "docs" / file.src_uri for file in files.documentation_pages()]
     while pages:
         page = pages.pop()
