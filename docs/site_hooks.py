@@ -15,7 +15,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
-LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)(?=[)#])")
+LINK = re.compile(r"(?<=\]\()(?!https?:|data:|#)([^)#\s]+)(?=[)#])")
 PICTURES = {".png", ".svg"}
 
 

@@ -39,8 +39,13 @@ def test_a_notebook_runs_without_errors_and_draws(path, tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
     stored, now = nbformat.read(path, as_version=4), run_notebook(path)
     assert any("PICTURE" in outputs_of(cell) for cell in now.cells)
+    is_trained = False  # then what it prints depends on the processor
     for cell, same in zip(stored.cells, now.cells, strict=True):
-        assert outputs_of(cell) == outputs_of(same), cell.source
+        is_trained |= "optimizer.step()" in cell.source
+        if is_trained:
+            assert ("PICTURE" in outputs_of(cell)) == ("PICTURE" in outputs_of(same)), cell.source
+        else:
+            assert outputs_of(cell) == outputs_of(same), cell.source
 
 
 def outputs_of(cell):
