@@ -53,7 +53,7 @@ def outputs_of(cell):
     outputs = [each for each in cell.get("outputs", []) if each.get("name") != "stderr"]
     data = [output.get("data", {"text/plain": output.get("text", "")}) for output in outputs]
     texts = ["PICTURE" if "image/png" in each else each["text/plain"] for each in data]
-    # What is printed may come in several parts.
+    # A cell's text may come in several parts.
     return re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.2g}", "".join(texts))
 
 

@@ -65,11 +65,12 @@ class Run:
         self.is_finished = self._is_finished()
         if not self.is_finished:
             self.checkpoint = self._find_checkpoint()
-        start = self.checkpoint.folder.name if self.checkpoint else f"finished: {self.is_finished}"
+        start = "a finished run" if self.is_finished else "no checkpoint"
+        start = self.checkpoint.folder.name if self.checkpoint else start
         if len(starts := {*gather_object([start])}) > 1:
             raise OSError(
-                f"All machines must share the folder {args.output_dir}. Their checkpoints differ: "
-                f"{', '.join(sorted(starts))}."
+                "output_dir must be on a disk that all machines share. The processes found "
+                f"{' and '.join(sorted(starts))} in {args.output_dir}."
             )
 
     def _is_finished(self) -> bool:
