@@ -1,6 +1,7 @@
 """The README and the pages under docs: their code blocks run, and their links and names exist."""
 
 import ast
+import importlib
 import re
 import runpy
 import shlex
@@ -30,12 +31,21 @@ from modeling_aiayn.translation.shortlist import Shortlist
 README = (ROOT / "README.md").read_text()
 FEATURES_PAGE = (ROOT / "docs" / "transformers.md").read_text()
 PAGES = README + "".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
+RESULTS = (ROOT / "benchmarks" / "RESULTS.md").read_text()
 PYTHON = re.findall(r"```python\n(.*?)```", PAGES, flags=re.S)
 COMMANDS = [
     line
     for block in re.findall(r"```bash\n(.*?)```", PAGES, flags=re.S)
     for line in block.replace("\\\n", " ").splitlines()
     if not line.startswith("#")
+]
+# Commands that need hours, a GPU, or what other programs make: only their flags are checked.
+UNTRIED = [
+    line.strip()
+    for kind, block in re.findall(r"^```(\w*)\n(.*?)^```", PAGES + RESULTS, flags=re.S | re.M)
+    if not kind
+    for line in block.replace("\\\n", " ").splitlines()
+    if re.match(r" *(aiayn|python scripts/)[^$]*$", line)
 ]
 # An export to ONNX traces a model for ten seconds, and processes import what they need.
 LONG = re.compile("export_onnx|score_alignment|--processes")
@@ -201,6 +211,27 @@ def test_commands_run(workplace, hub, opus, nllb, monkeypatch, command):
             words = [f"scripts/{words[0].replace('-', '_')}.py", *words[1:]]
         assert program in ("python", "aiayn")
         run_script(words, monkeypatch)
+
+
+@pytest.mark.parametrize("command", UNTRIED)
+def test_commands_that_are_not_run_have_known_flags(command, monkeypatch):
+    class Parsed(Exception):
+        pass
+
+    def only_parse(*arguments, **defaults):
+        parse_arguments(*arguments, **defaults)
+        raise Parsed
+
+    words = shlex.split(re.split(r" [<>|] ", command)[0], comments=True)
+    job = Path(words[1]).stem.replace("-", "_")
+    main = importlib.import_module(f"modeling_aiayn.commands.{job}").main
+    for name, module in [*sys.modules.items()]:
+        if name.startswith("modeling_aiayn.commands.") and hasattr(module, "parse_arguments"):
+            monkeypatch.setattr(module, "parse_arguments", only_parse)
+    on_cpu = ["--use_cpu", "true"] if job.startswith("train_") else []
+    monkeypatch.setattr(sys, "argv", [*words[1:], *on_cpu])
+    with pytest.raises(Parsed):
+        main()
 
 
 def anchors(path):

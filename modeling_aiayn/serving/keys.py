@@ -37,7 +37,8 @@ class ApiKeys:
         """Read the file.
 
         Raises:
-            ValueError: The file does not hold keys; the previous keys stay valid.
+            OSError: The file cannot be read.
+            ValueError: The file does not hold keys. After any error, the previous keys stay valid.
         """
         entries = parse_mapping(str(self._path), self._path.read_text("utf-8"))
         try:

@@ -345,7 +345,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         self.meter.pause(time.perf_counter() - started)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the model and its tokenizers: all files, or none if an error occurs."""
+        """Save the model and its tokenizers; an error while they are written changes nothing."""
         folder = Path(output_dir or self.args.output_dir)
         # A checkpoint's folder gets its name only at the end; only one process replaces files.
         is_whole = _internal_call or not self.args.should_save
