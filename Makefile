@@ -4,6 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
+# Threads of OpenMP wait for each other without taking the cores from other programs.
+export GOMP_SPINCOUNT ?= 10000
+
 TEXT ?= The little dog runs across the green grass.
 # Pass TEXT through the environment as it is: neither make nor the shell expands its dollar signs.
 override export TEXT := $(value TEXT)

@@ -1,4 +1,8 @@
-"""Draw the pictures of the pages: make demo; python docs/pictures.py."""
+"""Draw the pictures of the pages: make demo; python docs/pictures.py.
+
+Needs the files of data/ that index.md names, here 1,000, 200 and 200 captions of Multi30k, and
+runs/fra, which the end of new-language.md trains.
+"""
 
 import re
 import shutil
@@ -18,7 +22,23 @@ from modeling_aiayn.translation import Translator
 DOCS = Path(__file__).parent
 RUN = DOCS.parent / "runs" / "demo"
 SENTENCE = "Yesterday I read a book about the war."
-COMMAND = 'aiayn translate --text "The children play football in the park."'
+# Commands whose output is drawn: all of it, or the given number of last lines.
+TERMINALS = [
+    ("translate", 'aiayn translate --text "The children play football in the park."', 1),
+    (
+        "fine-tune",
+        "aiayn train-translation recipes/finetune.yaml --start_from aiayn-en-de "
+        "--learning_rate 0.005 --bf16 true --use_cpu true --train_file data/train "
+        "--validation_file data/valid --test_file data/test --output_dir runs/tuned",
+        7,
+    ),
+    (
+        "new-language",
+        "aiayn evaluate-translation --model runs/fra --source_lang fra_Latn --target_lang eng_Latn "
+        "--file data/test",
+        5,
+    ),
+]
 
 # Figure 1: text, left edge, lower edge, and the heading in annotated.md.
 BOXES = [
@@ -52,16 +72,19 @@ def main() -> None:
     draw_head_grid(view, DOCS / "heads.png")
     draw_heat_map(view, AttentionChoice(), DOCS / "attention.png")
     shutil.copy(RUN / "curves.png", DOCS / "curves.png")
-    record_terminal(COMMAND, DOCS / "terminal-translate.svg")
+    for name, command, lines in TERMINALS:
+        record_terminal(command, lines, DOCS / f"terminal-{name}.svg")
     draw_figure_1(DOCS / "figure-1.svg")
     draw_speeds(DOCS / "speeds.svg")
 
 
-def record_terminal(command: str, path: Path) -> None:
-    """Draw a command and its output as a terminal."""
+def record_terminal(command: str, lines: int, path: Path) -> None:
+    """Draw a command and the last lines of its output as a terminal."""
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
-    console = Console(record=True, width=80, file=StringIO())
-    console.print(f"$ {command}\n{done.stdout}", end="", markup=False, highlight=False)
+    output = done.stdout.splitlines()
+    shown = ["..."] * (len(output) > lines) + output[-lines:]
+    console = Console(record=True, width=120, file=StringIO())
+    console.print("\n".join([f"$ {command}", *shown]), markup=False, highlight=False)
     console.save_svg(str(path), title="aiayn")
 
 

@@ -112,6 +112,7 @@ def workplace(tmp_path, models_and_files, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true:UserWarning")
 @pytest.mark.parametrize("number", range(len(PYTHON)))
 def test_python_blocks_run(workplace, number):
     exec(compile(PYTHON[number], f"Python block {number}", "exec"), {"__name__": "readme"})
