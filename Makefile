@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-# Threads of OpenMP wait for each other without taking the cores from other programs.
+# Waiting threads soon leave the cores to other programs: see aiayn.py.
 export GOMP_SPINCOUNT ?= 10000
 
 TEXT ?= The little dog runs across the green grass.

@@ -49,7 +49,7 @@ def test_a_notebook_runs_without_errors_and_draws(path, tmp_path, monkeypatch):
 
 
 def outputs_of(cell):
-    """What a cell prints, its numbers rounded to two digits, and where it draws a picture."""
+    """Return the text that a cell prints, with numbers of two digits, and PICTURE for a picture."""
     outputs = [each for each in cell.get("outputs", []) if each.get("name") != "stderr"]
     data = [output.get("data", {"text/plain": output.get("text", "")}) for output in outputs]
     texts = ["PICTURE" if "image/png" in each else each["text/plain"] for each in data]

@@ -39,7 +39,7 @@ COMMANDS = [
     for line in block.replace("\\\n", " ").splitlines()
     if not line.startswith("#")
 ]
-# Commands that need hours, a GPU, or what other programs make: only their flags are checked.
+# Commands that need hours, a GPU or files of other programs: only their flags are checked.
 UNTRIED = [
     line.strip()
     for kind, block in re.findall(r"^```(\w*)\n(.*?)^```", PAGES + RESULTS, flags=re.S | re.M)

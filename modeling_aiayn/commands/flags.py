@@ -228,7 +228,7 @@ def sentence_preparation(source: SourceFlags, model: ModelFlags) -> tuple[str, C
 
 
 def saved_architecture(path: str | Path, hub: bool = False) -> str:
-    """Return the class that a model was saved as; "" for a folder without it, as an adapter's."""
+    """Return the class that a model was saved as; "" for an adapter, which names none."""
     path = path if hub else find_model(path)
     is_whole = Path(path, CONFIG_NAME).is_file()
     if not (is_whole or (hub and find_file(path, CONFIG_NAME, {}) is not None)):

@@ -36,8 +36,8 @@ class Batcher:
     batch takes one sentence of each request in turn, so no request waits for a batch to fill. A
     batch is short if, in the last ten seconds, a request of at most half a short batch joined
     others. It has the sentences that take shared_seconds, or two of each request. So small requests
-    do not wait long for large ones. At most max_waiting sentences may wait, or any one request; a
-    request counts as at most one batch.
+    do not wait long for large ones. At most max_waiting sentences may wait; a request counts as at
+    most one batch, and is always accepted if no other waits.
     """
 
     def __init__(
