@@ -123,8 +123,7 @@ def served_model(
         rules = replace(search, num_beams=max(search.num_beams, count), nbest=count)
         found = translator.translate_pool(pool, rules, batch_size, max_tokens_per_batch)
         BATCHES.labels(direction).observe(len(sentences))
-        tokens = translator.target_tokenizer([best.text for best, *_ in found]).input_ids
-        TOKENS.labels(direction).inc(sum(map(len, tokens)))
+        TOKENS.labels(direction).inc(sum(len(best.token_ids) for best, *_ in found))
         return [[best.text for best in some] for some in found]
 
     def translate(sentences: list[SourceText]) -> list[str]:
