@@ -17,7 +17,8 @@ BUGS: list[dict[str, Any]] = yaml.safe_load((DOCS / "exercises.yaml").read_text(
 PAGE = """# Exercises: find the bug
 
 Each of these ten bugs changes one line of `modeling_aiayn`. There is no error message, but the
-model is wrong. Plant a bug, and find it with [the paper beside the code](annotated.md):
+model is wrong. After `make demo` and `source .venv/bin/activate`, plant a bug, and find it with [the
+paper beside the code](annotated.md):
 
 ```
 python docs/exercises.py 3
@@ -26,8 +27,9 @@ python docs/exercises.py 3
 If you cannot find it, run `make test`. The answer is below each symptom.
 `git restore modeling_aiayn` restores the code and discards your own changes there.
 
-Bugs 3, 6, 7 and 8 change translations. `translate.py` does not show most of them; this program
-does:
+Bugs 3, 6, 7 and 8 change translations. `aiayn translate` does not show most of them; this program
+does. Without a bug, it prints `Hallo!` and `Die Kinder spielen im Park Football und zwei Frauen
+sehen ihnen zu.`
 
 ```python
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -42,7 +44,8 @@ print(tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True)
 ```
 
 Bugs 5 and 10 show in `make demo`: the validation loss falls, but the BLEU stays at 0. Without a
-bug, the BLEU is 99 at the end.
+bug, the BLEU is about 98 at the end. Afterwards, restore the code and repeat `make demo`, because
+it has saved a model with the bug.
 """
 
 
@@ -65,7 +68,7 @@ def exercises_page() -> str:
     for number, bug in enumerate(BUGS, 1):
         name = Path(bug["file"]).name
         parts.append(
-            f"## {number}\n\n{bug['symptom']}\n\n<details><summary>Answer</summary>\n\n"
+            f"## {number}\n\n{bug['symptom']}\n\n<details markdown='1'><summary>Answer</summary>\n\n"
             f"{bug['answer']}\n`{name}` must have:\n\n```py\n{bug['old']}\n```\n\n"
             f"Test: `{bug['test']}`\n\n</details>\n"
         )

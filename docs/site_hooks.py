@@ -1,22 +1,26 @@
 """The site has the files that its pages link to, so that the same links work on a code host.
 
 Files outside docs become pages under repository/: Markdown as it is, notebooks with their pictures,
-other files as code, and folders as lists of names.
+other files as code, and folders as lists of files.
 """
 
 import json
 import os
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
+from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"(?<=\]\()(?!https?:|data:|#)([^)#\s]+)(?=[)#])")
+FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[([](.*?)\\[)\]]</\1>', re.S)
 PICTURES = {".png", ".svg"}
+LISTED = {".ipynb", ".md", ".py", ".yaml"}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -24,12 +28,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages = [ROOT / "docs" / file.src_uri for file in files.documentation_pages()]
     while pages:
         page = pages.pop()
-        for link in LINK.findall(page.read_text("utf-8")) if page.suffix == ".md" else ():
+        text = page_text(page) if page.is_dir() or page.suffix == ".md" else None
+        for link in LINK.findall(text or ""):
             path = Path(os.path.normpath(page.parent / link))
             uri = site_uri(path)
             if path.exists() and uri not in files.src_uris:
-                text = page_text(path)
-                kind = {"abs_src_path": str(path)} if text is None else {"content": text}
+                content = page_text(path)
+                kind = {"abs_src_path": str(path)} if content is None else {"content": content}
                 files.append(File.generated(config, uri, **kind))
                 pages.append(path)
     return files
@@ -47,6 +52,12 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         return os.path.relpath(site_uri(path), Path(uri).parent) if path.exists() else link[0]
 
     return LINK.sub(site_link, markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Show formulas as MathML, which browsers draw without scripts."""
+    displays = {"div": "block", "span": "inline"}
+    return FORMULA.sub(lambda x: convert(unescape(x[2]), display=displays[x[1]]), html)
 
 
 def site_uri(path: Path) -> str:
@@ -67,7 +78,8 @@ def page_text(path: Path) -> str | None:
     options = "---\nsearch: {exclude: true}\n---\n"
     title = f"{options}# {path.relative_to(ROOT).as_posix()}\n\n"
     if path.is_dir():
-        return title + "".join(f"- `{file.name}`\n" for file in sorted(path.glob("[!_.]*")))
+        files = sorted(file for file in path.glob("[!_.]*") if file.suffix in LISTED)
+        return title + "".join(f"- [{file.name}]({path.name}/{file.name})\n" for file in files)
     text = path.read_text("utf-8")
     if path.suffix == ".ipynb":
         return options + "\n\n".join(map(cell_text, json.loads(text)["cells"]))
