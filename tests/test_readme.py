@@ -163,8 +163,8 @@ def make_what_a_command_reads(words):
         shortlist.save(Path(words[words.index("--shortlist") + 1]))
     for folder in {"runs/student", "runs/forward", "runs/backward"}.intersection(words):
         shutil.copytree("runs/demo", folder)
-    if "runs/mine-int8" in words and "--file" not in words:
-        export_int8(Translator.from_pretrained("runs/mine"), "runs/mine-int8")
+    if "models/en-de-int8" in words and "--file" not in words:
+        export_int8(Translator.from_pretrained("aiayn-en-de"), "models/en-de-int8")
     if "models/opus-en-de" in words and "--system" not in words:
         import_model(read_marian("opus-mt-en-de"), "models/opus-en-de", sources=2)
     if "models/nllb" in words and "--system" not in words:
