@@ -111,8 +111,7 @@ def find_base(path: str | Path, options: dict[str, Any]) -> str | Path | None:
     check_one_model(config.parent, ADAPTER_CONFIG_NAME, CONFIG_NAME)
     if (config.parent / CONFIG_NAME).is_file():
         return None
-    base: str = read_json_object(config)["base_model_name_or_path"]
-    return base
+    return read_json_object(config)["base_model_name_or_path"]
 
 
 def find_int8_weights(path: str | Path, **options: Any) -> Path | None:

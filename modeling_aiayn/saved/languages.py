@@ -110,8 +110,7 @@ class LanguageTags:
         if self._encode_words is not None:
             return [ids[:-1].tolist() for ids in self._encode_words(texts)]
         options: Any = {"add_special_tokens": False, "split_special_tokens": True}
-        ids: list[list[int]] = self.tokenizer(texts, **options).input_ids
-        return ids
+        return self.tokenizer(texts, **options).input_ids
 
     @cached_property
     def _encode_words(self) -> Any:

@@ -99,10 +99,7 @@ def load_model(path: str | Path, hub: bool, **options: Any) -> AiaynForCondition
         return _load_int8(path, weights, hub, **options)
     base = find_base(path, options)
     if base is None:
-        whole: AiaynForConditionalGeneration = load_checked(
-            AutoModelForSeq2SeqLM, path, hub=hub, **options
-        )
-        return whole
+        return load_checked(AutoModelForSeq2SeqLM, path, hub=hub, **options)
     # The revision and the subfolder are the adapter's, not the base model's.
     base_options = {key: options[key] for key in options.keys() - {"revision", "subfolder"}}
     base = find_model(base)
