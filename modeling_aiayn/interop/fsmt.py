@@ -15,8 +15,6 @@ FSMT_NAMES = NameTable(
         "model.decoder.embed_tokens": "model.decoder.embed_tokens",
         "lm_head": "model.decoder.output_projection",
     },
-    encoder_layer="model.encoder.layers.{n}.",
-    decoder_layer="model.decoder.layers.{n}.",
     left_out={r"model\.(en|de)coder\.embed_positions\.weight": "sinusoids are computed"},
 )
 

@@ -22,8 +22,6 @@ M2M100_NAMES = NameTable(
         "model.decoder.layer_norm": "model.decoder.layer_norm",
         "lm_head": "lm_head",
     },
-    encoder_layer="model.encoder.layers.{n}.",
-    decoder_layer="model.decoder.layers.{n}.",
     left_out={r"model\.shared\.weight": "the encoder's embeddings are the same"},
 )
 

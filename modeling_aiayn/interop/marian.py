@@ -16,8 +16,6 @@ MARIAN_NAMES = NameTable(
         "lm_head.weight": "lm_head.weight",
         "lm_head.bias": "final_logits_bias",
     },
-    encoder_layer="model.encoder.layers.{n}.",
-    decoder_layer="model.decoder.layers.{n}.",
     left_out={
         r"model\.(en|de)coder\.embed_positions\.weight": "sinusoids are computed",
         r"model\.shared\.weight": "the encoder's embeddings are the same",

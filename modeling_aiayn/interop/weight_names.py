@@ -31,12 +31,12 @@ class NameTable:
     A module's name covers its weight and its bias. `{leaf}` in a foreign name is replaced by
     "weight" or "bias". `name[0]`, `name[1]` and `name[2]` are the thirds of a tensor that stacks
     queries, keys and values. All systems call self-attention `self_attn`. Names within a layer are
-    in the order of our own names, which are the defaults.
+    in the order of our own names. The defaults are our own names and prefixes.
     """
 
     outside: Mapping[str, Names]  # names outside the layers, by our names of modules or tensors
-    encoder_layer: str  # prefix of encoder layer {n}
-    decoder_layer: str
+    encoder_layer: str = "model.encoder.layers.{n}."  # prefix of encoder layer {n}
+    decoder_layer: str = "model.decoder.layers.{n}."
     cross_attention: str = "encoder_attn"
     projections: Sequence[Names] = PROJECTIONS
     feed_forward: Sequence[Names] = FEED_FORWARD
