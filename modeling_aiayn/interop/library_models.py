@@ -16,6 +16,7 @@ from ..configuration_aiayn import AiaynConfig
 from ..data.parsing import read_json_object
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..saved.folders import check_index, check_model_folder, check_weights, named_weight_errors
+from ..saved.loading import LOADING_OPTIONS
 from ..tokenization import TARGET_TOKENIZER_FOLDER, portable_tokenizer
 from ..translation import Translator
 from .foreign_model import LAYER_NORM_EPS, ForeignModel, read_foreign
@@ -87,11 +88,7 @@ def _load_peer(model_class: type[PreTrainedModel], folder: Path) -> PreTrainedMo
         raise ValueError(f"{folder}: the model must have the type {wanted}, got {found}.")
     with named_weight_errors(folder):
         model, loading_info = model_class.from_pretrained(
-            folder,
-            dtype="auto",
-            local_files_only=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # check_weights reports the weight
+            folder, dtype="auto", local_files_only=True, **LOADING_OPTIONS
         )
     # Sinusoids are computed; files that fairseq wrote do not contain them.
     missing = loading_info["missing_keys"]
