@@ -26,6 +26,7 @@ from .weight_names import NameTable
 Tokenizers = tuple[PreTrainedTokenizerBase | None, PreTrainedTokenizerBase | None]
 # Configuration fields that have the same name and meaning in peers.
 SHARED_FIELDS = (
+    *("vocab_size", "d_model"),
     *("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
     *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
     *("dropout", "attention_dropout", "activation_dropout"),

@@ -64,9 +64,7 @@ def to_marian(model: AiaynForConditionalGeneration) -> MarianMTModel:
     marian = MarianMTModel(
         MarianConfig(
             **{name: getattr(config, name) for name in SHARED_FIELDS},
-            vocab_size=config.vocab_size,
             decoder_vocab_size=config.decoder_vocab_size,
-            d_model=config.d_model,
             share_encoder_decoder_embeddings=is_shared,
             tie_word_embeddings=config.tie_word_embeddings,
             max_position_embeddings=MARIAN_POSITIONS,

@@ -182,8 +182,6 @@ def client_config(config: AiaynConfig) -> MarianConfig:
     """Make the configuration from which clients read sizes and special tokens."""
     marian = MarianConfig(
         **{name: getattr(config, name) for name in SHARED_FIELDS},
-        vocab_size=config.vocab_size,
-        d_model=config.d_model,
         max_position_embeddings=config.max_position_embeddings,
         forced_eos_token_id=None,
         architectures=["MarianMTModel"],
