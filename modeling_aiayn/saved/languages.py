@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -130,15 +129,12 @@ def known_language(name: str, languages: tuple[str, ...]) -> str | None:
     """
     if name.strip("_") in languages:
         return name.strip("_")
-    if find_spec("langcodes") is None:
-        return None
-    from langcodes import closest_supported_match
-    from langcodes.tag_parser import LanguageTagError
-
     # A code without a script means the only language that has it: ko is kor_Hang.
     same = [] if re.search("[-_]", name) else [x for x in languages if iso_639(x) == iso_639(name)]
     found = same[0] if len(same) == 1 else None
-    with suppress(LanguageTagError):
+    with suppress(ImportError, ValueError):
+        from langcodes import closest_supported_match
+
         # Norwegian (no) and Bokmal (nb) have the distance 1; other languages are further apart.
         found = found or closest_supported_match(name, list(languages), max_distance=1)
     if found is not None:
