@@ -113,11 +113,7 @@ def read_peer(
     `more` comes from `open_peer`. `tensors` replace tensors of the peer's state dict. `fields` are
     fields of our configuration in addition to `SHARED_FIELDS`.
     """
-    _compute_positions(peer)
-    sinusoids: Any = peer.model.encoder.embed_positions
-    positions = next(sinusoids.parameters(), None)
-    if positions is None:  # M2M-100 has a buffer
-        positions = sinusoids.weights
+    positions = _computed_positions(peer)
     return read_foreign(
         system,
         table,
@@ -136,13 +132,14 @@ def read_peer(
     )
 
 
-def _compute_positions(peer: PreTrainedModel) -> None:
-    """Recompute a peer's positions in float32, because stored positions may be rounded."""
-    for half in (peer.model.encoder, peer.model.decoder):
+def _computed_positions(peer: PreTrainedModel) -> Tensor:
+    """Compute positions in float32, as stored ones may be rounded; return the encoder's, [n, D]."""
+    for half in (peer.model.decoder, peer.model.encoder):
         positions = half.embed_positions.float()
-        for tensor in (*positions.parameters(), *positions.buffers()):
-            tensor._is_hf_initialized = False  # otherwise transformers would keep it
+        (table,) = (*positions.parameters(), *positions.buffers())  # M2M-100 has a buffer
+        table._is_hf_initialized = False  # otherwise transformers would keep it
         peer._init_weights(positions)
+    return table
 
 
 def _own_generation_config(peer: PreTrainedModel) -> GenerationConfig:
