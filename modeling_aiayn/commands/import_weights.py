@@ -42,9 +42,10 @@ class ImportFlags:
 def main() -> None:
     parser = ArgumentParser(add_help=False)
     parser.add_argument("--system")
-    chosen = SYSTEMS.get(parser.parse_known_args()[0].system)
-    flags, *options = parse_arguments(__doc__, ImportFlags, *([chosen.options] if chosen else []))
-    foreign = SYSTEMS[flags.system].read(flags.source, *options)
+    _, own_flags = SYSTEMS.get(parser.parse_known_args()[0].system, (None, []))
+    flags, *options = parse_arguments(__doc__, ImportFlags, *own_flags)
+    read, _ = SYSTEMS[flags.system]
+    foreign = read(flags.source, *options)
     report = import_model(
         foreign,
         flags.output,

@@ -1,7 +1,7 @@
 """Weights and vocabularies of OpenNMT-py's .pt files."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +46,7 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class OpenNmtOptions:
-    """No options: a checkpoint of OpenNMT-py contains all settings."""
-
-
-def read_opennmt(path: str | Path, _: OpenNmtOptions | None = None) -> ForeignModel:
+def read_opennmt(path: str | Path) -> ForeignModel:
     """Read an OpenNMT-py transformer: pre-norm, a biased output, sources without `</s>`.
 
     In early files, the norms are called a_2 and b_2 and divide by the sample standard deviation.
