@@ -17,7 +17,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ..configuration_aiayn import AiaynConfig
-from ..saved.whole_files import check_unused, new_folder
+from ..saved.whole_files import new_folder
 from ..tokenization import SOURCE_TOKENIZER_FOLDER, TARGET_TOKENIZER_FOLDER, vocabulary_sha256
 from ..translation import Translator
 from ..translation.ctranslate2_engine import POSITIONS_FIELD, VOCABULARIES_FIELD
@@ -68,12 +68,10 @@ def export_ctranslate2(translator: Translator, folder: str | Path, quantization:
             an ensemble.
         OSError: The folder is not empty, or cannot be written.
     """
-    folder = Path(folder)
-    check_unused(folder)
-    spec = _filled_spec(translator)
-    spec.validate()
-    spec.optimize(quantization=quantization)
-    with new_folder(folder) as unfinished:
+    with new_folder(Path(folder)) as unfinished:
+        spec = _filled_spec(translator)
+        spec.validate()
+        spec.optimize(quantization=quantization)
         spec.save(str(unfinished))
         # Each call passes its length limits and suppressed tokens to CTranslate2.
         translator.model.generation_config.save_pretrained(unfinished)

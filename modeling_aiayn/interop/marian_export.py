@@ -10,7 +10,7 @@ from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 from ..configuration_aiayn import AiaynConfig
 from ..data.parsing import read_json_object
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..saved.whole_files import check_unused, new_folder
+from ..saved.whole_files import new_folder
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from ..translation import Translator
 from .foreign_model import LAYER_NORM_EPS
@@ -102,13 +102,12 @@ def export_marian(
         ValueError: MarianMTModel does not support the model, or both differ; nothing is written.
         OSError: The folder is not empty, or cannot be written.
     """
-    folder = Path(folder)
-    check_unused(folder)
-    model = copy_to_export(translator)
-    marian = to_marian(model)
-    report = compare_models(model, marian, "transformers' MarianMTModel", sources, show_progress)
-    report.check(NORM_TOLERANCE)
-    with new_folder(folder) as unfinished:
+    with new_folder(Path(folder)) as unfinished:
+        model = copy_to_export(translator)
+        marian = to_marian(model)
+        name = "transformers' MarianMTModel"
+        report = compare_models(model, marian, name, sources, show_progress)
+        report.check(NORM_TOLERANCE)
         marian.to(_stored_dtype(translator.model)).save_pretrained(unfinished)
         save_tokenizers(translator, unfinished)
         source, target = translator.source_tokenizer, translator.target_tokenizer

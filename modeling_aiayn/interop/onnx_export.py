@@ -21,7 +21,7 @@ from transformers import GenerationConfig, MarianConfig
 from ..attention import eager_attention_forward
 from ..configuration_aiayn import AiaynConfig
 from ..modeling_aiayn import AiaynForConditionalGeneration
-from ..saved.whole_files import check_unused, new_folder
+from ..saved.whole_files import new_folder
 from ..stacks import AiaynDecoder, AiaynEncoder
 from ..translation import Translator
 from .library_models import (
@@ -153,8 +153,6 @@ def export_onnx(
             or heads of an unusual width.
         OSError: The folder is not empty, or cannot be written.
     """
-    folder = Path(folder)
-    check_unused(folder)
     model = copy_to_export(translator)
     check_head_width(model.config, "ONNX export")
     if translator.target_tokenizer is not translator.source_tokenizer:
@@ -162,7 +160,7 @@ def export_onnx(
             "ONNX export needs one tokenizer for both languages, and this model has two, as "
             "imported models do. A model that is trained with --vocabulary bpe has one."
         )
-    with new_folder(folder) as unfinished:
+    with new_folder(Path(folder)) as unfinished:
         (unfinished / FOLDER).mkdir()
         graphs = [(ENCODER, _write_encoder), (DECODER, _write_decoder)]
         for name, write in tqdm(graphs, "Exporting", unit="graph", disable=not show_progress):
