@@ -74,7 +74,6 @@ def read_annotated(
             **ANNOTATED_SPECIAL_IDS,
             "decoder_start_token_id": 0,
             "norm_first": True,
-            "attention_bias": True,
             "lm_head_bias": True,
             "layer_norm_eps": ANNOTATED_LAYER_NORM_EPS,
             **options.fields(),

@@ -173,7 +173,6 @@ def _fairseq_fields(options: Mapping[str, Any], tensors: Mapping[str, Tensor]) -
         "norm_first": is_pre_norm,
         "final_norm": is_pre_norm and _has_final_norms(tensors),
         "layer_norm_eps": LAYER_NORM_EPS,
-        "attention_bias": True,
         "scale_embedding": not options.get("no_scale_embedding", False),
     }
 

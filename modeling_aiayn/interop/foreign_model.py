@@ -90,9 +90,9 @@ def read_foreign(
     """Build a foreign model from its tensors and the fields of its configuration.
 
     Vocabulary sizes, tied matrices and the layout of positions are inferred from the tensors. So
-    are numbers of layers, widths and the type of the weights if they are not given. `positions` are
-    the sinusoids, first token first, [n, D]; None if positions are learned. `more` are other fields
-    of `ForeignModel`.
+    are numbers of layers, widths, biases and the type of the weights if they are not given.
+    `positions` are the sinusoids, first token first, [n, D]; None if positions are learned. `more`
+    are other fields of `ForeignModel`.
     """
     names = ("model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
     source, target, output = (table.get(tensors, f"{name}.weight") for name in names)

@@ -121,7 +121,6 @@ def read_peer(
         {
             **{name: getattr(peer.config, name, None) for name in SHARED_FIELDS},
             "layer_norm_eps": LAYER_NORM_EPS,
-            "attention_bias": True,
             **fields,
         },
         positions[first_position:],
