@@ -10,7 +10,7 @@ from torch import Tensor
 from .foreign_model import ForeignModel, read_foreign
 from .layout import shared_position_table
 from .pickled import options_in, read_checkpoint_file
-from .vocabularies import OPENNMT_SPECIALS, check_vocabulary_size, tokenizer_of_pieces
+from .vocabularies import OPENNMT_SPECIALS, tokenizer_of_pieces
 from .weight_names import NameTable
 
 OPENNMT_NAMES = NameTable(
@@ -86,10 +86,6 @@ def read_opennmt(path: str | Path) -> ForeignModel:
         shared_position_table(tensors, *POSITION_TABLES),
         has_sample_deviation=has_deviation,
     )
-    for side, tokens, size in zip(
-        ("source", "target"), (source, target), foreign.vocabulary_sizes, strict=True
-    ):
-        check_vocabulary_size(f"{path}: the {side}'s vocabulary", tokens, size)
     source_specials = {name: token for name, token in OPENNMT_SPECIALS.items() if token in source}
     return replace(
         foreign,
