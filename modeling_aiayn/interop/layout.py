@@ -9,6 +9,7 @@ matrices so that both agree.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -59,17 +60,13 @@ def recognise_sinusoids(table: Tensor) -> Sinusoids | None:
         return None
     d_model = table.size(1)
     start = table[:RECOGNISED_BY].detach().float().cpu()
-    bases = [PAPER_BASE, *([PAPER_BASE ** (d_model / (d_model - 2))] if d_model > 2 else [])]
-    candidates: list[tuple[float, Sinusoids]] = []
-    for order in (torch.arange(d_model), interleaved_from_halves(d_model)):
-        for base in bases:
-            for offset in FIRST_POSITIONS:
-                positions = torch.arange(offset, offset + len(start))
-                ours = sinusoidal_positions(positions, d_model, base)
-                difference = float((ours - start[:, order]).abs().max())
-                candidates.append((difference, Sinusoids(base, offset, order, len(table))))
-    difference, best = min(candidates, key=lambda candidate: candidate[0])
-    return best if difference < TOLERANCE else None
+    orders = (torch.arange(d_model), interleaved_from_halves(d_model))
+    bases = (PAPER_BASE, PAPER_BASE ** (d_model / (d_model - 2)))
+    for order, base, offset in product(orders, bases, FIRST_POSITIONS):
+        ours = sinusoidal_positions(torch.arange(len(start)) + offset, d_model, base)
+        if (ours - start[:, order]).abs().max() < TOLERANCE:
+            return Sinusoids(base, offset, order, len(table))
+    return None
 
 
 def shared_position_table(tensors: Mapping[str, Tensor], source: str, target: str) -> Tensor:
