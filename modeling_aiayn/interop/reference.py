@@ -59,7 +59,6 @@ class ReferenceModel(PreTrainedModel, GenerationMixin):
     """A foreign model computed by torch.nn's Transformer layers, without a cache."""
 
     config_class = AiaynConfig
-    main_input_name = "input_ids"
 
     def __init__(self, foreign: ForeignModel) -> None:
         super().__init__(foreign.config)
@@ -78,10 +77,6 @@ class ReferenceModel(PreTrainedModel, GenerationMixin):
     def generate(self, *args: Any, **options: Any) -> Any:
         """Generate without a cache, because torch's layers have none."""
         return super().generate(*args, **options, use_cache=False)
-
-    def get_encoder(self, *_: Any, **__: Any) -> nn.Module:
-        """Return the encoder, for generate()."""
-        return self.encoder
 
     def forward(
         self,
