@@ -96,18 +96,8 @@ def _open_closed_streams() -> None:
 
 
 def _help() -> str:
-    lines = [f"  {job:<22}{_summary(job)}" for job in JOBS]
-    return "\n".join(
-        [
-            "usage: aiayn JOB [flags]",
-            "",
-            "jobs:",
-            *lines,
-            "",
-            "aiayn JOB --help lists its flags.",
-            "",
-        ]
-    )
+    jobs = "\n".join(f"  {job:<22}{_summary(job)}" for job in JOBS)
+    return f"usage: aiayn JOB [flags]\n\njobs:\n{jobs}\n\naiayn JOB --help lists its flags.\n"
 
 
 def _summary(job: str) -> str:
