@@ -102,14 +102,11 @@ def _help() -> str:
 
 def _summary(job: str) -> str:
     import ast
-    from importlib.util import find_spec
     from pathlib import Path
 
     # Read the file instead of importing it: an import takes seconds.
-    package = find_spec("modeling_aiayn")
-    folder = Path(str(package.origin)).parent if package else Path()
-    source = (folder / "commands" / f"{job.replace('-', '_')}.py").read_text("utf-8")
-    return (ast.get_docstring(ast.parse(source)) or "").splitlines()[0]
+    file = Path(__file__).with_name("modeling_aiayn") / "commands" / f"{job.replace('-', '_')}.py"
+    return (ast.get_docstring(ast.parse(file.read_text("utf-8"))) or "").splitlines()[0]
 
 
 if __name__ == "__main__":

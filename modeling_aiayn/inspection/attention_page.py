@@ -4,7 +4,6 @@ import base64
 import hashlib
 import json
 import re
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from ..saved.whole_files import write_file
 from .attention_weights import AttentionMaps
 from .pictures import visible
 
-TEMPLATE = "attention_page.html"
+TEMPLATE = Path(__file__).with_name("attention_page.html")
 # A weight of 1, written as a little-endian unsigned integer of two bytes.
 UNIT = 65535
 # Escapes of the characters that could end the script element around the data.
@@ -30,7 +29,7 @@ def attention_page(maps: AttentionMaps) -> str:
     The page does not use the network, and its content security policy forbids this. Tokens are
     stored as JSON and shown as text only.
     """
-    template = files(__package__).joinpath(TEMPLATE).read_text(encoding="utf-8")
+    template = TEMPLATE.read_text("utf-8")
     data = json.dumps(page_data(maps), ensure_ascii=True).translate(ESCAPES)
     return template.replace("{{POLICY}}", _policy(template)).replace("{{DATA}}", data)
 

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.metadata import requires, version
-from importlib.resources import files
 from pathlib import Path
 
 from huggingface_hub import CommitOperationAdd, ModelCard, SpaceCardData
@@ -60,7 +59,7 @@ def space_operations(
         "requirements.txt": "".join(f"{line}\n" for line in pinned_requirements(folder)),
     }
     operations += [CommitOperationAdd(path, text.encode()) for path, text in texts.items()]
-    package = Path(str(files(PACKAGE)))
+    package = Path(__file__).parent.parent
     operations += [
         CommitOperationAdd(f"{PACKAGE}/{path.relative_to(package).as_posix()}", path)
         for path in sorted(package.rglob("*"))
