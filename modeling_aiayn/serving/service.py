@@ -204,7 +204,7 @@ class Service:
         _check_lengths(model, sentences)
         wanted = str(fields.get("alternatives") or 0)[:3]
         count = min(int(wanted), MAX_ALTERNATIVES) if wanted.isdecimal() else 0
-        found = await self._while_free(request, model.translate(documents, 1 + count))
+        found = await _while_connected(request, model.translate(documents, 1 + count))
         best, others = [texts[0] for texts in found], [texts[1:] for texts in found]
         is_list = isinstance(fields["q"], list)
         answer: dict[str, Any] = {"translatedText": best if is_list else best[0]}
@@ -250,7 +250,7 @@ class Service:
         self._count(request, client, sum(map(len, file.sentences)))
         file.check_words()
         _check_lengths(model, file.sentences)
-        return await self._while_free(request, model.translate_file(file))
+        return await _while_connected(request, model.translate_file(file))
 
     async def download_file(self, request: Request) -> Response:
         """Answer GET /download_file/NAME."""
@@ -322,12 +322,6 @@ class Service:
         limit = BYTES_PER_CHARACTER * self.max_characters + OTHER_BYTES
         return await read_fields(request, limit, self._limit)
 
-    async def _while_free(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            return await _while_connected(request, work)
-        except QueueFullError as error:
-            raise HTTPException(429, BUSY, {"Retry-After": "1"}) from error
-
     @property
     def _limit(self) -> str:
         return f"The texts of a request must have at most {self.max_characters:,} characters."
@@ -380,6 +374,8 @@ async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
         if not task.done():  # the client has disconnected
             raise HTTPException(400, CLOSED)
         return task.result()
+    except QueueFullError as error:
+        raise HTTPException(429, BUSY, {"Retry-After": "1"}) from error
     finally:
         gone.cancel()
         task.cancel()
