@@ -187,8 +187,7 @@ class Service:
 
     async def translate(self, request: Request) -> JSONResponse:
         """Answer POST /translate with "translatedText": a text, or a list if "q" is one."""
-        fields = await self._fields(request)
-        texts = self._texts(fields)
+        fields, texts = await self._fields_and_texts(request)
         self._use(request, fields, sum(map(len, texts)))
         (source, target), model, detected = self._direction_and_model(fields, " ".join(texts))
         format_name = fields.get("format", "text")
@@ -261,8 +260,7 @@ class Service:
 
     async def detect(self, request: Request) -> JSONResponse:
         """Answer POST /detect."""
-        fields = await self._fields(request)
-        (text, *_) = self._texts(fields)
+        fields, (text, *_) = await self._fields_and_texts(request)
         self._use(request, fields, len(text))
         language, confidence = detect(text, dict.fromkeys(source for source, _ in self.directions))
         return JSONResponse([{"language": language, "confidence": confidence}])
@@ -318,22 +316,17 @@ class Service:
         if self.keys is not None:
             self.keys.use(client, "characters", characters)
 
-    async def _fields(self, request: Request) -> dict[str, Any]:
+    async def _fields_and_texts(self, request: Request) -> tuple[dict[str, Any], list[str]]:
+        message = f"The texts of a request must have at most {self.max_characters:,} characters."
         limit = BYTES_PER_CHARACTER * self.max_characters + OTHER_BYTES
-        return await read_fields(request, limit, self._limit)
-
-    @property
-    def _limit(self) -> str:
-        return f"The texts of a request must have at most {self.max_characters:,} characters."
-
-    def _texts(self, fields: Mapping[str, Any]) -> Sequence[str]:
+        fields = await read_fields(request, limit, message)
         given = fields.get("q")
         texts: list[Any] = given if isinstance(given, list) else [given]
         if not texts or not all(isinstance(text, str) for text in texts):
             raise HTTPException(400, "q must be a text or a list of texts.")
         if sum(map(len, texts)) > self.max_characters:
-            raise HTTPException(413, self._limit)
-        return [replace_surrogates(text).replace("\0", "\ufffd") for text in texts]
+            raise HTTPException(413, message)
+        return fields, [replace_surrogates(text).replace("\0", "\ufffd") for text in texts]
 
     def _direction_and_model(
         self, fields: Mapping[str, Any], text: str
