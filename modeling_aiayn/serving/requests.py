@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterable
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs
+from urllib.parse import parse_qsl
 
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
@@ -27,14 +27,13 @@ async def read_fields(request: Request, limit: int, message: str) -> dict[str, A
     fields = _merged(request.query_params.multi_items())
     try:
         if kind.startswith(MULTIPART):
-            sizes: dict[str, int] = {"max_files": 1, "max_fields": MAX_FIELDS}
-            parser = MultiPartParser(request.headers, body, max_part_size=limit, **sizes)
-            form = await parser.parse()
+            sizes = {"max_files": 1, "max_fields": MAX_FIELDS, "max_part_size": limit}
+            form = await MultiPartParser(request.headers, body, **sizes).parse()
             return fields | _merged([(n, await _value(x)) for n, x in form.multi_items()])
         text = b"".join([part async for part in body]).decode("utf-8")
         if kind.startswith(FORM):
-            found = parse_qs(text, keep_blank_values=True, max_num_fields=MAX_FIELDS)
-            return fields | _merged((name, x) for name, values in found.items() for x in values)
+            pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS)
+            return fields | _merged(pairs)
         found = json.loads(text) if text or not fields else {}
     except (ValueError, RecursionError, MultiPartException) as error:
         reason = getattr(error, "message", error)

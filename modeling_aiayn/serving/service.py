@@ -235,7 +235,6 @@ class Service:
         self, request: Request, fields: Mapping[str, Any], text_format: TextFormat
     ) -> bytes:
         async def read(*languages: str) -> DocumentFile:
-            text_format.check_packages()
             file = DocumentFile(fields["file"].content, text_format.name, *languages)
             await asyncio.to_thread(lambda: file.sentences)
             return file
@@ -391,12 +390,12 @@ def make_app(service: Service, allow_origins: Sequence[str] = ()) -> Monitor:
     routes = [
         Route("/translate", service.translate, methods=["POST"]),
         Route("/translate_file", service.translate_file, methods=["POST"]),
-        Route("/download_file/{name}", service.download_file, methods=["GET"]),
+        Route("/download_file/{name}", service.download_file),
         Route("/detect", service.detect, methods=["POST"]),
-        Route("/languages", service.languages, methods=["GET"]),
-        Route("/frontend/settings", service.settings, methods=["GET"]),
-        Route("/health", service.health, methods=["GET"]),
-        Route("/metrics", service.metrics, methods=["GET"]),
+        Route("/languages", service.languages),
+        Route("/frontend/settings", service.settings),
+        Route("/health", service.health),
+        Route("/metrics", service.metrics),
     ]
     handlers: Any = {HTTPException: _refusal, Exception: _refusal}
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=with_files)
