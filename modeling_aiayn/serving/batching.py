@@ -54,7 +54,7 @@ class Batcher:
         self._short_until = -math.inf
         self._requests: deque[deque[tuple[Any, asyncio.Future[str]]]] = deque()
         self.thread = thread
-        self._running = 0
+        self._free = asyncio.Semaphore(max_waiting)  # for functions of `run`
         self._task: asyncio.Task[None] | None = None
 
     async def __call__(self, sentences: Sequence[Any]) -> list[str]:
@@ -99,13 +99,10 @@ class Batcher:
 
     async def run(self, function: Callable[[], T]) -> T:
         """Run a function that uses the model, between two batches; at most max_waiting may wait."""
-        if self._running >= self.max_waiting:
+        if self._free.locked():
             raise QueueFullError
-        self._running += 1
-        try:
+        async with self._free:
             return await asyncio.get_running_loop().run_in_executor(self.thread, function)
-        finally:
-            self._running -= 1
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
