@@ -61,11 +61,14 @@ class TranslationPage:
             if translator.is_too_long(self.prepare_sentence(sentence, source_lang)):
                 beginning = html.escape(repr(sentence[:60]))  # gradio renders HTML
                 raise gradio.Error(f"A sentence is too long: {beginning}... Split it.")
+        beams = int(num_beams)
+        options = translator.search_options(
+            num_beams=beams, nbest=min(beams, SHOWN), length_penalty=length_penalty
+        )
         sentences: list[list[Translation]] = []
         for sentence in split.sentences:
-            read = self.prepare_sentence(sentence, source_lang)
-            found = self.thread(self.search, translator, read, num_beams, length_penalty)
-            sentences.append(found)
+            pool = [SourceText(0, self.prepare_sentence(sentence, source_lang))]
+            sentences += self.thread(translator.translate_pool, pool, options)
             done = SplitText(split.sentences[: len(sentences)], split.blanks[: len(sentences) + 1])
             choices = [(best.source, index) for index, (best, *_) in enumerate(sentences)]
             yield (
@@ -127,17 +130,6 @@ class TranslationPage:
         output = Path(tempfile.mkdtemp(dir=Path(path).parent), name)
         output.write_bytes(written)
         return str(output)
-
-    def search(
-        self, translator: Translator, sentence: str, num_beams: int, length_penalty: float
-    ) -> list[Translation]:
-        """Return the best translations of a sentence, best first."""
-        beams = int(num_beams)
-        options = translator.search_options(
-            num_beams=beams, nbest=min(beams, SHOWN), length_penalty=length_penalty
-        )
-        (translations,) = translator.stream([sentence], options)
-        return translations
 
     def details(self, sentences: Sentences, chosen: int) -> tuple[list[list[str]], str]:
         """Return the best translations of a sentence with scores, and the attention of the best."""
