@@ -36,8 +36,6 @@ from ..translation.translator import DTYPES, Translation, Translator
 
 logger = logging.getLogger(__name__)
 
-SOURCE_LANG_HELP = "Source language. Default: the model's, or en."
-TARGET_LANG_HELP = "Target language. Default: the model's, or de."
 DEVICE_HELP = "cpu, cuda, ... Default: a GPU if there is one."
 PAIRS_HELP = (
     "Sentence pairs: a .tsv, .jsonl, .tmx, .csv, .json or .parquet, or the prefix of two files "
@@ -90,9 +88,8 @@ def _search_flags(name: str, *left_out: str) -> Any:
     flags = []
     for option in fields(SearchOptions):
         default = option.metadata["default_help"] or option.default
-        metadata = {"help": f"{option.metadata['help']} Default: {default}."}
-        if option.metadata["choices"]:
-            metadata["choices"] = option.metadata["choices"]
+        text = f"{option.metadata['help']} Default: {default}."
+        metadata = {"help": text, "choices": option.metadata["choices"] or None}
         if option.name not in left_out:
             kind: Any = option.type
             flags.append((option.name, kind | None, HfArg(default=None, metadata=metadata)))
@@ -111,8 +108,8 @@ def given_options(search: Any) -> dict[str, Any]:
 
 @dataclass
 class LanguageFlags:
-    source_lang: str = HfArg(default=None, help=SOURCE_LANG_HELP)
-    target_lang: str = HfArg(default=None, help=TARGET_LANG_HELP)
+    source_lang: str = HfArg(default=None, help="Source language. Default: the model's, or en.")
+    target_lang: str = HfArg(default=None, help="Target language. Default: the model's, or de.")
 
 
 @dataclass
