@@ -43,8 +43,6 @@ def main() -> None:
     (flags,) = parse_arguments(__doc__, ClassifyFlags)
     if flags.text is not None and flags.input is not None:
         raise ValueError("Give either --text or --input, not both.")
-    if flags.batch_size < 1:  # no text would be read
-        raise ValueError(f"batch_size must be at least 1, got {flags.batch_size}.")
     model, tokenizer = load_with_tokenizer("AiaynForSequenceClassification", flags.model)
     device = default_device(flags.device)
     classifier = pipeline("text-classification", model=model, tokenizer=tokenizer, device=device)
