@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import harmonic_mean
 
 from tqdm import tqdm
 
@@ -104,8 +105,7 @@ class AlignmentScore:
     @property
     def f1(self) -> float:
         """The harmonic mean of precision and recall."""
-        total = self.precision + self.recall
-        return 2 * self.precision * self.recall / total if total else 0.0
+        return harmonic_mean((self.precision, self.recall))
 
 
 def score_attentions(

@@ -45,10 +45,9 @@ JOINERS = "\u200c\u200d"
 OPEN_BOX = "\N{OPEN BOX}"
 
 
-def check_ending(path: str | Path, endings: Iterable[str] = PICTURE_ENDINGS) -> str:
+def check_ending(path: str | Path, endings: Sequence[str] = PICTURE_ENDINGS) -> str:
     """Check that a file has one of the `endings`, and return its ending in lower case."""
     ending = Path(path).suffix.lower()
-    endings = list(endings)
     if ending not in endings:
         raise ValueError(
             f"The name of a picture must end in {' or '.join(endings)}, got {str(path)!r}."
