@@ -15,8 +15,8 @@ import matplotlib.pyplot as plt
 from matplotlib.patches import FancyBboxPatch
 from rich.console import Console
 
-from modeling_aiayn.inspection.attention_weights import AttentionChoice, attention_maps
-from modeling_aiayn.inspection.heat_maps import draw_head_grid, draw_heat_map
+from modeling_aiayn.inspection.attention_weights import attention_maps
+from modeling_aiayn.inspection.heat_maps import draw_attention
 from modeling_aiayn.translation import Translator
 
 DOCS = Path(__file__).parent
@@ -69,8 +69,8 @@ def main() -> None:
     """Draw all pictures."""
     translator = Translator.from_pretrained("aiayn-en-de")
     view = attention_maps(translator, SENTENCE).view("cross")
-    draw_head_grid(view, DOCS / "heads.png")
-    draw_heat_map(view, AttentionChoice(), DOCS / "attention.png")
+    draw_attention(view, "heads", DOCS / "heads.png")
+    draw_attention(view, "mean", DOCS / "attention.png")
     shutil.copy(RUN / "curves.png", DOCS / "curves.png")
     for name, command, lines in TERMINALS:
         record_terminal(command, lines, DOCS / f"terminal-{name}.svg")

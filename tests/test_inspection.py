@@ -23,12 +23,7 @@ from modeling_aiayn.inspection.attention_weights import (
     attention_maps,
     text_attention_maps,
 )
-from modeling_aiayn.inspection.heat_maps import (
-    draw_alignment_matrix,
-    draw_head_grid,
-    draw_heat_map,
-    draw_layers,
-)
+from modeling_aiayn.inspection.heat_maps import draw_alignment_matrix, draw_attention
 from modeling_aiayn.inspection.pictures import MAX_PIXELS, labels_for, visible, write_figure
 from modeling_aiayn.inspection.position_maps import (
     draw_positions,
@@ -285,18 +280,18 @@ def test_character_without_a_glyph_becomes_a_code_point():
 
 
 def test_hostile_tokens_are_drawn_without_a_warning(hostile_maps, tmp_path):
-    draw_heat_map(hostile_maps.view(), AttentionChoice(1, 2), tmp_path / "map.png")
-    draw_layers(hostile_maps.merged().view("decoder"), tmp_path / "layers.png")
-    draw_head_grid(hostile_maps.view("encoder"), tmp_path / "grid.svg")
+    draw_attention(hostile_maps.view(), "1,2", tmp_path / "map.png")
+    draw_attention(hostile_maps.merged().view("decoder"), "layers", tmp_path / "layers.png")
+    draw_attention(hostile_maps.view("encoder"), "heads", tmp_path / "grid.svg")
     for path in tmp_path.glob("*.png"):
         assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_svg_contains_the_tokens_as_text(hostile_maps, tmp_path):
     path = tmp_path / "map.svg"
-    draw_heat_map(hostile_maps.view(), AttentionChoice(), path)
+    draw_attention(hostile_maps.view(), "mean", path)
     again = tmp_path / "again.svg"
-    draw_heat_map(hostile_maps.view(), AttentionChoice(), again)
+    draw_attention(hostile_maps.view(), "mean", again)
     assert path.read_bytes() == again.read_bytes()
     root = ElementTree.parse(path).getroot()
     texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
@@ -310,7 +305,7 @@ def test_long_words_are_cut(tmp_path):
     address = f"https://example.com/{'page/' * 9}"
     tokens = Tokens([address, "b"], [None, None], [])
     maps = AttentionMaps(source=tokens, encoder=torch.rand(3, 2, 2, 2))  # two rows of 0.16 inch
-    draw_head_grid(maps.view(), tmp_path / "map.svg")
+    draw_attention(maps.view(), "heads", tmp_path / "map.svg")
     root = ElementTree.parse(tmp_path / "map.svg").getroot()
     texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert texts.count(f"{address[:29]}…") == 2 + 3  # below two maps, and beside three
@@ -318,7 +313,7 @@ def test_long_words_are_cut(tmp_path):
 
 def test_rejects_pictures_that_are_not_png_or_svg(hostile_maps, tmp_path):
     with pytest.raises(ValueError, match=r"must end in \.png or \.svg, got '.*map\.pdf'"):
-        draw_layers(hostile_maps.view(), tmp_path / "map.pdf")
+        draw_attention(hostile_maps.view(), "layers", tmp_path / "map.pdf")
 
 
 def test_very_large_picture_gets_a_lower_resolution(tmp_path):

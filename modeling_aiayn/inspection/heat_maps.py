@@ -20,32 +20,21 @@ CELL_SIZE = 0.3
 SMALL_CELL_SIZE = 0.16
 
 
-def draw_heat_map(view: AttentionView, choice: AttentionChoice, path: str | Path) -> None:
-    """Draw one head, or one mean, as a PNG or SVG."""
-    write_figure(_heat_maps(view, [[choice]], CELL_SIZE, path), path)
-
-
-def draw_layers(view: AttentionView, path: str | Path) -> None:
-    """Draw one map for each layer, the mean of its heads, as a PNG or SVG."""
-    choices = [AttentionChoice(layer) for layer in range(view.weights.size(0))]
-    write_figure(_heat_maps(view, [choices], CELL_SIZE, path), path)
-
-
-def draw_head_grid(view: AttentionView, path: str | Path) -> None:
-    """Draw every head, one row of maps for each layer, as a PNG or SVG."""
-    layers, heads = view.weights.shape[:2]
-    grid = [[AttentionChoice(layer, head) for head in range(heads)] for layer in range(layers)]
-    write_figure(_heat_maps(view, grid, SMALL_CELL_SIZE, path), path)
-
-
 def draw_attention(view: AttentionView, attention: str, path: str | Path) -> None:
-    """Draw "layers", "heads", or one map that `AttentionChoice.parse` accepts."""
+    """Draw "layers", "heads", or one map that `AttentionChoice.parse` accepts, as a PNG or SVG.
+
+    Of "layers", each map is the mean of a layer's heads. "heads" has a row of maps for each layer.
+    """
+    layers, heads = map(range, view.weights.shape[:2])
+    cell_size = CELL_SIZE
     if attention == "layers":
-        draw_layers(view, path)
+        choices = [[AttentionChoice(layer) for layer in layers]]
     elif attention == "heads":
-        draw_head_grid(view, path)
+        choices = [[AttentionChoice(layer, head) for head in heads] for layer in layers]
+        cell_size = SMALL_CELL_SIZE
     else:
-        draw_heat_map(view, AttentionChoice.parse(attention), path)
+        choices = [[AttentionChoice.parse(attention)]]
+    write_figure(_heat_maps(view, choices, cell_size, path), path)
 
 
 def draw_alignment_matrix(
