@@ -104,13 +104,12 @@ def score_table(scores: dict[str, Any]) -> str:
         return _direction_table(scores, directions)
     before: dict[str, float] = scores.get("before", {})
     lines = [f"{'':<20} before  after"] if before else []
-    for name, value in scores.items():
-        if isinstance(value, float) and not name.endswith("_confidence"):
-            half = scores.get(f"{name}_confidence")
-            interval = "" if half is None else f"± {half:.2f}"
-            signature = scores.get(f"{name}_signature", "")
-            earlier = f"{before[name]:6.2f} " if before else ""
-            lines.append(f"{name:<20} {earlier}{value:6.2f} {interval:<7} {signature}".rstrip())
+    for name, value in only_numbers(scores).items():
+        half = scores.get(f"{name}_confidence")
+        interval = "" if half is None else f"± {half:.2f}"
+        signature = scores.get(f"{name}_signature", "")
+        earlier = f"{before[name]:6.2f} " if before else ""
+        lines.append(f"{name:<20} {earlier}{value:6.2f} {interval:<7} {signature}".rstrip())
     return "\n".join(lines)
 
 
