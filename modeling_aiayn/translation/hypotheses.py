@@ -201,8 +201,6 @@ class SentenceSampling(SentenceSearch):
 
 def repeating_tokens(token_ids: Sequence[int], size: int) -> set[int]:
     """Return the ids that would repeat an n-gram of the given size, which is at least 1."""
-    if len(token_ids) < size:
-        return set()
     start = tuple(token_ids[len(token_ids) - size + 1 :])
     return {
         token_ids[index + size - 1]

@@ -239,12 +239,12 @@ class PlacedSentence:
             return next((span[side] for span in taken if span[0] < unit < span[1]), unit)
 
         touches_next_word = mark.has_space_before and not mark.has_space_after
-        if after and touches_next_word and self._is_word(after[0]):
+        if touches_next_word and self._is_word(after[0]):
             unit = gap(self._most_attending(after[0], range(*window)), 0)
-            here = self.target_units[unit][0] if unit < window[1] else last
+            here = self.target_units[unit][0]
             return Place(here, here)
         unit = gap(self._most_attending(before[-1], range(*window)) + 1, 1)
-        here = self.target_units[unit - 1][1] if unit > window[0] else first
+        here = self.target_units[unit - 1][1]
         return Place(here, here, before=blank)
 
     def _is_word(self, unit: int) -> bool:
