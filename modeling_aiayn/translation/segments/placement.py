@@ -42,7 +42,7 @@ class Place:
     after: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class PlacedSentence:
     """Places the marks of a sentence in its translation, target."""
 
@@ -50,15 +50,9 @@ class PlacedSentence:
     target: str
     attention: Attention
 
-    @cached_property
-    def source_units(self) -> list[Span]:
-        """The start and end of each word of the sentence."""
-        return units_of(self.text)
-
-    @cached_property
-    def target_units(self) -> list[Span]:
-        """The start and end of each word of the translation."""
-        return units_of(self.target)
+    def __post_init__(self) -> None:
+        # The start and end of each word.
+        self.source_units, self.target_units = units_of(self.text), units_of(self.target)
 
     @cached_property
     def weights(self) -> list[list[float]]:
@@ -142,11 +136,7 @@ class PlacedSentence:
             return {marks[0]: window}
         windows = self._same_words(marks, window)
         taken = sorted(set(windows.values()))
-
-        def preference(mark: Mark) -> tuple[float, Span]:
-            return self._best_run(mark, window, [])
-
-        for mark in sorted(marks, key=preference, reverse=True):
+        for mark in sorted(marks, key=lambda mark: self._best_run(mark, window, []), reverse=True):
             if mark in windows:
                 continue
             gain, run = self._best_run(mark, window, taken)
