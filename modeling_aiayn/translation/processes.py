@@ -89,7 +89,7 @@ def _start(load: Callable[[int], Translator], threads: int, started: Any) -> Non
     torch.set_num_threads(threads)
     with started.get_lock():
         number, started.value = started.value, started.value + 1
-    _loader.append(partial(load, number))
+    _loader.append(cache(partial(load, number)))
 
 
 def _end_with_parent() -> None:
@@ -98,13 +98,8 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-_loader: list[Callable[[], Translator]] = []
-
-
-@cache
-def _translator() -> Translator:
-    return _loader[0]()
+_loader: list[Callable[[], Translator]] = []  # returns the translator of this process
 
 
 def _translate(pool: list[SourceText], options: SearchOptions, batches: dict[str, Any]) -> Pool:
-    return _translator().translate_pool(pool, options, **batches)
+    return _loader[0]().translate_pool(pool, options, **batches)
