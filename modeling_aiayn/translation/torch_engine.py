@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from ..losses import IGNORED_LABEL
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from .beam_decoder import BeamDecoder
 from .candidates import Restrictions, best_candidates, check_no_nan, drawn_candidates
@@ -304,9 +303,7 @@ class TorchEngine:
         _avoid_threads_of_parent(os.getpid())
         input_ids, attention_mask = self._padded(sources)
         labels, is_real = self._padded(targets)
-        decoder_input_ids = self.models[0].prepare_decoder_input_ids_from_labels(
-            labels.masked_fill(is_real == 0, IGNORED_LABEL)
-        )
+        decoder_input_ids = self.models[0].prepare_decoder_input_ids_from_labels(labels)
         inputs = (input_ids, attention_mask, decoder_input_ids)
         with in_eval_mode(self.models):
             votes = torch.stack(
@@ -329,14 +326,10 @@ class TorchEngine:
         """Average all cross-attention in the first model, target to source ids, [T, S] each."""
         model = self.models[0]
         input_ids, attention_mask = self._padded(sources)
-        labels, is_real = self._padded(targets)
-        decoder_input_ids = model.prepare_decoder_input_ids_from_labels(
-            labels.masked_fill(is_real == 0, IGNORED_LABEL)
-        )
+        labels, _ = self._padded(targets)
+        inputs = (input_ids, attention_mask, model.prepare_decoder_input_ids_from_labels(labels))
         with showing_weights(model):
-            weights = model.model(
-                input_ids, attention_mask, decoder_input_ids, output_attentions=True
-            ).cross_attentions
+            weights = model.model(*inputs, output_attentions=True).cross_attentions
         means = torch.stack(list(weights)).float().mean((0, 2)).cpu()  # [N, T, S]
         return [
             mean[: len(target), : len(source)]
