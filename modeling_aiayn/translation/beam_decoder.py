@@ -75,11 +75,16 @@ class BeamDecoder:
         return torch.stack([weights.mean(1) for weights in by_head]).mean(0)
 
     def coverage_scores(self) -> list[list[float]]:
-        """Return the `coverage_score` of each hypothesis, [N, k]; 0 without coverage."""
+        """Sum log(min(attention received, 1)) over the source (Wu et al. 2016, equation 14).
+
+        The result, [N, k], has a score for each hypothesis, at most 0; it is 0 without coverage.
+        """
         if self.coverage is None:
             sentences, width = self.tree.is_ancestor.shape[:2]
             return [[0.0] * width] * sentences
-        scores: list[list[float]] = coverage_score(self.coverage, self.attention_mask).tolist()
+        received = self.coverage.clamp(min=1e-9, max=1.0).log()
+        received.masked_fill_(self.attention_mask[:, None] == 0, 0.0)
+        scores: list[list[float]] = received.sum(-1).tolist()
         return scores
 
     def keep(self, sentences: Tensor) -> None:
@@ -89,13 +94,3 @@ class BeamDecoder:
         self.attention_mask = self.attention_mask[sentences]
         if self.coverage is not None:
             self.coverage = self.coverage[sentences]
-
-
-def coverage_score(coverage: Tensor, source_mask: Tensor) -> Tensor:
-    """Sum log(min(attention received, 1)) over the source (Wu et al. 2016, equation 14).
-
-    coverage, [N, k, S], is the attention that each source token got from all target tokens, and
-    source_mask, [N, S], is 1 for real source tokens. The result, [N, k], is at most 0.
-    """
-    received = coverage.float().clamp(min=1e-9, max=1.0).log()
-    return received.masked_fill(source_mask[:, None] == 0, 0.0).sum(-1)

@@ -40,7 +40,7 @@ def length_divisor(length: int, alpha: float, normalization: str) -> float:
 def normalized_score(
     log_probability: float, length: int, options: SearchOptions, coverage: float = 0.0
 ) -> float:
-    """The score that ranks hypotheses: log P / length penalty + beta * `coverage_score`."""
+    """The score that ranks hypotheses: log P / length penalty + beta * `coverage_scores`."""
     divisor = length_divisor(length, options.length_penalty, options.length_normalization)
     return log_probability / divisor + options.coverage_penalty * coverage
 
