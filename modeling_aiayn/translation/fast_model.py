@@ -55,13 +55,6 @@ def stacked_linear(linears: Sequence[nn.Linear], make_linear: MakeLinear) -> Lin
     return make_linear(weight, bias)
 
 
-def attention_dtype(states: Tensor) -> torch.dtype:
-    """The dtype of attention in decoding, and of its keys and values."""
-    if states.device.type == "cpu":
-        return torch.promote_types(states.dtype, torch.float32)
-    return states.dtype
-
-
 def _in_dtype(states: Tensor, dtype: torch.dtype) -> Tensor:
     """Cast states to a dtype; the same pass makes them contiguous."""
     if states.dtype == dtype:  # a call of torch takes a microsecond even if it does nothing
@@ -287,7 +280,9 @@ class FastModel:
     def encode(self, input_ids: Tensor, attention_mask: Tensor) -> EncodedSources:
         """Encode sources, [N, S] like their mask, and project the result for each decoder layer."""
         embedded = self.encoder.add_positions(self.encoder.look_up(input_ids, None), attention_mask)
-        dtype = attention_dtype(embedded)
+        dtype = embedded.dtype  # of attention, and of its keys and values
+        if embedded.device.type == "cpu":
+            dtype = torch.promote_types(dtype, torch.float32)
         layout = PaddedLayout(attention_mask, self.encoder_heads, dtype)
         hidden_states = embedded.flatten(0, 1)[layout.positions]  # [M, D]
         for layer in self.encoder_layers:
