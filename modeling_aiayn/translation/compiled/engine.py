@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -130,12 +131,9 @@ class CompiledModel:
                     is_last = search(model, job, *workers[0], STEPS)
                     if is_last:
                         wait(futures)
-                    new = np.nonzero(job.done & ~reported)[0]
+                    new: list[int] = np.flatnonzero(job.done & ~reported).tolist()
                     reported[new] = True
-                    yield (
-                        new.tolist(),
-                        [_hypotheses(job, int(number), options.nbest) for number in new],
-                    )
+                    yield new, [_hypotheses(job, number, options.nbest) for number in new]
             except BaseException:  # interrupted, or the caller has stopped
                 for _, team in workers:
                     team.meeting[STOPPED] = 1
@@ -163,9 +161,8 @@ class CompiledModel:
         flags[list(rules.eos_token_ids)] |= ENDS
         limits = _whole_numbers(rules.max_length(sentence, options) for sentence in sentences)
         shape = (len(sentences), options.width)
-        sources, prefixes = (
-            [getattr(sentence, name) for sentence in sentences] for name in ("input_ids", "prefix")
-        )
+        sources = [sentence.input_ids for sentence in sentences]
+        prefixes = [sentence.prefix for sentence in sentences]
         return Job(
             next=_zeros(1),
             ids=_whole_numbers(chain(*sources)),
@@ -305,10 +302,7 @@ def _new_team(model: Model, slots: Slots, size: int) -> list[Team]:
     # The last tile of a product may exceed the number of rows.
     rows = max(len(slots.row_slot), slots.room + slots.source_size) + TILE_ROWS
     widest = int(model.outputs.max())
-
-    def floats(count: int) -> np.ndarray:
-        return np.zeros(count, np.float32)
-
+    floats = partial(np.zeros, dtype=np.float32)
     shared = {name: floats(rows * widest) for name in ("projected", "context", "inner", "output")}
     meeting = _zeros(3 * APART)
     return [
