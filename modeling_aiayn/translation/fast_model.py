@@ -89,14 +89,14 @@ class FastAttention:
         projections = [attention.q_proj]
         if is_self_attention:
             projections += [attention.k_proj, attention.v_proj]
-        self.parts = len(projections)
         self.project = stacked_linear(projections, make_linear)
         self.dtype = attention.out_proj.weight.dtype
         self.out = make_linear(attention.out_proj.weight, attention.out_proj.bias)
 
     def split_heads(self, projected: Tensor, width: int) -> Tensor:
         """Split [N * k, parts * H * K] by heads and query, key, value: [parts, N, H, k, K]."""
-        shape = (-1, width, self.parts, self.heads, self.head_dim)
+        parts = projected.size(1) // (self.heads * self.head_dim)
+        shape = (-1, width, parts, self.heads, self.head_dim)
         return projected.view(shape).permute(2, 0, 3, 1, 4)
 
     def join_heads(self, attended: Tensor) -> Tensor:
@@ -192,6 +192,8 @@ class FastDecoderLayer:
     def __init__(self, layer: DecoderLayer, make_linear: MakeLinear) -> None:
         self.self_attention = FastAttention(layer.self_attn, True, make_linear)
         self.self_norm = FastAddNorm(layer.self_attn_layer_norm)
+        keys_and_values = [layer.encoder_attn.k_proj, layer.encoder_attn.v_proj]
+        self.project_source = stacked_linear(keys_and_values, make_linear)
         self.source_attention = FastAttention(layer.encoder_attn, False, make_linear)
         self.source_norm = FastAddNorm(layer.encoder_attn_layer_norm)
         self.feed_forward = FastFeedForward(layer, make_linear)
@@ -265,12 +267,6 @@ class FastModel:
         decoder_layers = cast(list[DecoderLayer], list(self.decoder.layers))
         self.encoder_heads = model.config.encoder_attention_heads
         self.encoder_layers = [FastEncoderLayer(layer, make_linear) for layer in encoder_layers]
-        attentions = [layer.encoder_attn for layer in decoder_layers]
-        self.source_projections = [
-            stacked_linear([attention.k_proj, attention.v_proj], make_linear)
-            for attention in attentions
-        ]
-        self.source_head_dim = attentions[0].head_dim
         self.decoder_layers = [FastDecoderLayer(layer, make_linear) for layer in decoder_layers]
         self.make_linear = make_linear
         self.lm_head = model.lm_head
@@ -289,11 +285,11 @@ class FastModel:
             hidden_states = layer(hidden_states, layout)
         hidden_states = self.encoder.layer_norm(hidden_states)
         keys, values = [], []
-        for project in self.source_projections:
-            padded = layout.pad(project(hidden_states))  # [N * S, 2 * H * K]
-            heads = padded.view(*attention_mask.shape, 2, -1, self.source_head_dim)
-            keys.append(heads[:, :, 0].permute(0, 2, 3, 1))
-            values.append(heads[:, :, 1].transpose(1, 2))
+        for decoder_layer in self.decoder_layers:
+            padded = layout.pad(decoder_layer.project_source(hidden_states))  # [N * S, 2 * H * K]
+            key, value = decoder_layer.source_attention.split_heads(padded, layout.length)
+            keys.append(key.transpose(2, 3))
+            values.append(value)
         mask = padding_mask(attention_mask, values[0].size(1), dtype)
         return EncodedSources(torch.stack(keys), torch.stack(values), mask)
 
