@@ -58,12 +58,11 @@ class SentenceSearch:
     Running and finished hypotheses are sorted, best first. A completed search has no running ones.
     """
 
+    sentence: SourceSentence
     options: SearchOptions
     eos_token_ids: frozenset[int]
     max_length: int
     start_token_id: int
-    prefix: Sequence[int] = ()
-    certain: int = 0
     running: Candidates = field(init=False)
     # Parents and tokens of the running hypotheses, concatenated over the steps, and the index where
     # each step begins. Lists of lists would slow down Python's garbage collector.
@@ -97,8 +96,8 @@ class SentenceSearch:
         """The only ids that may come next: the prefix's, or an end. None: any id may come."""
         if self.length + 1 >= self.max_length:
             return sorted(self.eos_token_ids)
-        if self.length < len(self.prefix):
-            return [self.prefix[self.length]]
+        if self.length < len(self.sentence.prefix):
+            return [self.sentence.prefix[self.length]]
         return None
 
     def wanted_tokens(self) -> Iterable[tuple[int, int, float]]:
@@ -142,7 +141,7 @@ class SentenceSearch:
         self.starts.append(len(tokens))
         parents += living.parents
         tokens += living.tokens
-        if len(self.starts) <= self.certain:
+        if len(self.starts) <= self.sentence.certain:
             scores = living.log_probabilities
             certain = [0.0 if score > -math.inf else score for score in scores]
             self.running = living._replace(log_probabilities=certain)
@@ -168,15 +167,12 @@ class SentenceSearch:
         del self.finished[self.options.width :]
 
 
-@dataclass
 class SentenceSampling(SentenceSearch):
-    """Random, independent translations of one sentence; seed initializes the random numbers."""
-
-    seed: str = ""
+    """Random, independent translations of one sentence; its number seeds the random numbers."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.random = random.Random(self.seed)
+        self.random = random.Random(f"{self.options.search_seed} {self.sentence.number}")
         self.running = self.running.pick([0] * self.options.width)
 
     def draws(self) -> list[float]:

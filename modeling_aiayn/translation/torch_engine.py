@@ -218,13 +218,12 @@ class TorchEngine:
     def _search_for(self, sentence: SourceSentence, options: SearchOptions) -> SentenceSearch:
         limit = self.rules.max_length(sentence, options)
         start = self.models[0].config.decoder_start_token_id
-        prefix = (sentence.prefix, sentence.certain)
-        shared = (options, self.rules.eos_token_ids, limit, start, *prefix)
+        arguments = (sentence, options, self.rules.eos_token_ids, limit, start)
         if options.do_sample:
-            return SentenceSampling(*shared, seed=f"{options.search_seed} {sentence.number}")
+            return SentenceSampling(*arguments)
         if sentence.phrases and options.num_beams > 1:
-            return PhraseSearch(*shared, phrases=sentence.phrases)
-        return SentenceSearch(*shared)
+            return PhraseSearch(*arguments)
+        return SentenceSearch(*arguments)
 
     def _advance(
         self,

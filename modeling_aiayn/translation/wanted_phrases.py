@@ -7,12 +7,11 @@ is too low to force an implausible phrase.
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
 
 from .candidates import Candidates
-from .hypotheses import Forms, SentenceSearch, normalized_score
+from .hypotheses import SentenceSearch, normalized_score
 
 # In nats: credit for a phrase's first id, credit for each further id, price of a missing phrase.
 FIRST_CREDIT, CREDIT, PRICE = 2.0, 1.0, 3.0
@@ -36,7 +35,6 @@ def credit_for(size: int) -> float:
     return FIRST_CREDIT + CREDIT * (size - 1) if size else 0.0
 
 
-@dataclass
 class PhraseSearch(SentenceSearch):
     """Beam search for one sentence whose translation should contain non-empty phrases.
 
@@ -44,18 +42,15 @@ class PhraseSearch(SentenceSearch):
     are met.
     """
 
-    phrases: Sequence[Forms] = ()
-    progress: list[Progress] = field(init=False)
-    wanted: dict[Progress, list[tuple[int, float]]] = field(init=False, default_factory=dict)
-
     def __post_init__(self) -> None:
         super().__post_init__()
         self.progress = [Progress()]
+        self.wanted: dict[Progress, list[tuple[int, float]]] = {}
         # Phrases by the beginning of a form and its next id; after a complete form, this is None.
         self.following: dict[tuple[int, ...], dict[int | None, set[int]]] = defaultdict(
             lambda: defaultdict(set)
         )
-        for index, forms in enumerate(self.phrases):
+        for index, forms in enumerate(self.sentence.phrases):
             for form in forms:
                 for size, token in enumerate([*form, None]):
                     self.following[form[:size]][token].add(index)
@@ -90,7 +85,7 @@ class PhraseSearch(SentenceSearch):
         ends = [ids[start:] for start in range(len(ids))]
         met = before.met.union(*(self.following.get(end, {}).get(None, ()) for end in ends))
         begun: tuple[int, ...] = next((end for end in ends if self._next(end, met)), ())
-        credit = sum(credit_for(len(self.phrases[index][0])) for index in met)
+        credit = sum(credit_for(len(self.sentence.phrases[index][0])) for index in met)
         return Progress(met, begun, credit)
 
     def _continue(self, living: Candidates) -> None:
@@ -100,7 +95,7 @@ class PhraseSearch(SentenceSearch):
         super()._continue(living._replace(log_probabilities=[x - y.hope for x, y in pairs]))
 
     def _missing(self, progress: Progress) -> int:
-        return len(self.phrases) - len(progress.met)
+        return len(self.sentence.phrases) - len(progress.met)
 
     def _finish(
         self, candidates: Candidates, index: int, coverage: Sequence[float], price: float = 0.0
