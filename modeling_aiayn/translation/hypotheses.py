@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from .candidates import Candidates
@@ -63,15 +63,14 @@ class SentenceSearch:
     eos_token_ids: frozenset[int]
     max_length: int
     start_token_id: int
-    running: Candidates = field(init=False)
-    # Parents and tokens of the running hypotheses, concatenated over the steps, and the index where
-    # each step begins. Lists of lists would slow down Python's garbage collector.
-    ancestors: tuple[list[int], list[int]] = field(init=False, default_factory=lambda: ([], []))
-    starts: list[int] = field(init=False, default_factory=list)
-    finished: list[Hypothesis] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self.running = Candidates([0.0], [0], [self.start_token_id])
+        self.finished: list[Hypothesis] = []
+        # Parents and tokens of the running hypotheses, concatenated over the steps, and the index
+        # where each step begins. Lists of lists would slow down Python's garbage collector.
+        self.ancestors: tuple[list[int], list[int]] = ([], [])
+        self.starts: list[int] = []
 
     @property
     def is_done(self) -> bool:
