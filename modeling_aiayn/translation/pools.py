@@ -37,12 +37,9 @@ def source_texts(
     first_number: int = 0,
 ) -> Iterator[SourceText]:
     """Yield each text with its number, counted from first_number, and its prefix."""
-    missing = object()
-    rows: Iterable[Any] = zip(texts)
-    if prefixes is not None:
-        rows = zip_longest(texts, prefixes, fillvalue=missing)
+    rows: Iterable[Any] = zip(texts) if prefixes is None else zip_longest(texts, prefixes)
     for number, row in enumerate(rows, start=first_number):
-        if missing in row:
+        if None in row:
             raise ValueError(
                 f"Texts and prefixes must have the same number of lines: line {number + 1} is "
                 "missing in one of them. Leave a line empty for a text without prefix."
