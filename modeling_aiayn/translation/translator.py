@@ -11,7 +11,7 @@ from functools import cached_property
 from importlib.util import find_spec
 from itertools import permutations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import torch
@@ -207,10 +207,8 @@ class Translator:
         self, source_lang: str | None = None, target_lang: str | None = None
     ) -> Languages | None:
         """Complete and check the languages of a sentence; None for a model of one direction."""
-        source_lang, target_lang = (
-            source_lang or self._languages[0],
-            target_lang or self._languages[1],
-        )
+        source_lang = source_lang or self._languages[0]
+        target_lang = target_lang or self._languages[1]
         if self._tags is not None:
             names: dict[int | None, str] = {token: name for name, token in self._tags.ids.items()}
             forced = names.get(self.engine.rules.forced_bos_token_id)
@@ -393,24 +391,21 @@ class Translator:
         options = self.search_options(**search_options)
         options.check_one_translation()
         self.engine.check_options(options)
-        splits = [self.split(text, source_lang) for text in texts] if split_sentences else None
-        if splits is not None:
-            texts = [sentence for split in splits for sentence in split.sentences]
-        pool = list(source_texts(texts))
+        splits = [
+            self.split(text, source_lang) if split_sentences else SplitText([text], ["", ""])
+            for text in texts
+        ]
         is_one = target_lang is None or isinstance(target_lang, str)
-        if splits is not None and not is_one:
-            pairs = zip(splits, cast("list[str]", target_lang), strict=True)
-            target_lang = [target for split, target in pairs for _ in split.sentences]
-        targets = cast("list[str | None]", [target_lang] * len(pool) if is_one else target_lang)
+        targets: Any = [target_lang] * len(splits) if is_one else target_lang
+        pairs = zip(splits, targets, strict=True)
+        sentences = [(text, target) for split, target in pairs for text in split.sentences]
         pool = [
-            given._replace(languages=self.direction(source_lang, target))
-            for given, target in zip(pool, targets, strict=True)
+            SourceText(number, text, languages=self.direction(source_lang, target))
+            for number, (text, target) in enumerate(sentences)
         ]
         with translation_bar(len(pool), show_progress) as report:
             results = self.translate_pool(pool, options, batch_size, max_tokens_per_batch, report)
         translations = iter([best.text for best, *_ in results])
-        if splits is None:
-            return list(translations)
         return [split.joined([next(translations) for _ in split.sentences]) for split in splits]
 
     def split(self, text: str, source_lang: str | None = None) -> SplitText:
