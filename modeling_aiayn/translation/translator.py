@@ -479,7 +479,13 @@ class Translator:
             copied = remembered[index] or " ".join(clean_text(pool[index].text).splitlines())
             results[index] = [Translation(pool[index].text, copied, 0.0, 0.0, ())]
         report(len(pool) - len(filled), 0)
-        given = [pool[index]._replace(text=segments[index].block.text) for index in filled]
+        given = [
+            pool[index]._replace(
+                text=segments[index].block.text,
+                languages=pool[index].languages or self.direction(),
+            )
+            for index in filled
+        ]
         terms = [self._terms(each) for each in given]
         sentences = self._encoded(given, terms)
         decoded: dict[int, list[Translation]] = {}
@@ -673,20 +679,13 @@ class Translator:
     def _encoded(
         self, pool: Sequence[SourceText], terms: Sequence[Sequence[Term]]
     ) -> list[SourceSentence]:
-        pool = [
-            given if given.languages else given._replace(languages=self.direction())
-            for given in pool
-        ]
-        groups: dict[Languages | None, list[int]] = {}
-        for index, given in enumerate(pool):
-            groups.setdefault(given.languages, []).append(index)
-        ids: dict[int, list[int]] = {}
-        for languages, group in groups.items():
-            encoded = self._source_ids([pool[index].text for index in group], languages)
-            ids |= dict(zip(group, encoded, strict=True))
+        encoded: dict[Languages | None, Iterator[list[int]]] = {}
+        for languages in dict.fromkeys(given.languages for given in pool):
+            texts = [given.text for given in pool if given.languages == languages]
+            encoded[languages] = iter(self._source_ids(texts, languages))
         return [
-            self._sentence(given, ids[index], some)
-            for index, (given, some) in enumerate(zip(pool, terms, strict=True))
+            self._sentence(given, next(encoded[given.languages]), some)
+            for given, some in zip(pool, terms, strict=True)
         ]
 
     def _sentence(self, given: SourceText, ids: list[int], terms: Sequence[Term]) -> SourceSentence:
@@ -701,9 +700,9 @@ class Translator:
 
     def _terms(self, given: SourceText) -> list[Term]:
         """Find the glossary's terms in a text."""
-        languages = given.languages or self.direction()
-        is_ours = self._glossary is not None and self._glossary[0] == languages
-        return self._glossary[1].terms(given.text) if self._glossary and is_ours else []
+        if self._glossary is None or self._glossary[0] != given.languages:
+            return []
+        return self._glossary[1].terms(given.text)
 
     def _remembered(self, given: SourceText) -> str | None:
         """Return a text's translation in the translation memory."""
