@@ -467,35 +467,25 @@ class Translator:
         """Translate texts that are all in memory; arguments are those of `stream`."""
         report = report or (lambda *_: None)
         segments = [Segment.of(given.text) for given in pool]
-        remembered = [self._remembered(given) for given in pool]
-        filled = [
-            index
-            for index, given in enumerate(pool)
-            if remembered[index] is None
-            and (has_words(segments[index].block.text) or (given.text.strip() and given.prefix))
-        ]
-        results = [[Translation(given.text, "", 0.0, 0.0, ())] for given in pool]
-        for index in {*range(len(pool))}.difference(filled):  # no words, or in the memory
-            copied = remembered[index] or " ".join(clean_text(pool[index].text).splitlines())
-            results[index] = [Translation(pool[index].text, copied, 0.0, 0.0, ())]
-        report(len(pool) - len(filled), 0)
-        given = [
-            pool[index]._replace(
-                text=segments[index].block.text,
-                languages=pool[index].languages or self.direction(),
-            )
-            for index in filled
-        ]
-        terms = [self._terms(each) for each in given]
-        sentences = self._encoded(given, terms)
-        decoded: dict[int, list[Translation]] = {}
+        results: list[list[Translation]] = []
+        read: dict[int, SourceText] = {}  # what the model reads, by index
+        for index, (given, segment) in enumerate(zip(pool, segments, strict=True)):
+            known = self._remembered(given)
+            is_forced = given.text.strip() and given.prefix
+            if known is None and (has_words(segment.block.text) or is_forced):
+                languages = given.languages or self.direction()
+                read[index] = given._replace(text=segment.block.text, languages=languages)
+                results.append([])
+            else:  # in the memory, or no words
+                copied = known or " ".join(clean_text(given.text).splitlines())
+                results.append([Translation(given.text, copied, 0.0, 0.0, ())])
+        report(len(pool) - len(read), 0)
+        filled = [*read]
+        terms = [self._terms(given) for given in read.values()]
+        sentences = self._encoded([*read.values()], terms)
         for batch, hypotheses in self.engine.searches(
             sentences, options, batch_size, max_tokens_per_batch
         ):
-            for index, best in zip(batch, hypotheses, strict=True):
-                if not best:
-                    text = "Sentence %d: no translation is allowed by the options of the search."
-                    logger.warning(text, sentences[index].number + 1)
             found = [
                 (index, each)
                 for index, best in zip(batch, hypotheses, strict=True)
@@ -504,17 +494,14 @@ class Translator:
             ids = [each.token_ids[sentences[index].certain :] for index, each in found]
             texts = decode_lines(self.target_tokenizer, ids)
             for (index, each), text in zip(found, texts, strict=True):
-                decoded.setdefault(filled[index], []).append(
-                    Translation(
-                        pool[filled[index]].text,
-                        text,
-                        each.score,
-                        each.log_probability,
-                        each.token_ids,
-                    )
-                )
+                place, scores = filled[index], (each.score, each.log_probability)
+                results[place].append(Translation(pool[place].text, text, *scores, each.token_ids))
             report(len(batch), sum(len(best[0].token_ids) for best in hypotheses if best))
-        results = [decoded.get(index, results[index]) for index in range(len(pool))]
+        for index in filled:
+            if not results[index]:
+                text = "Sentence %d: no translation is allowed by the options of the search."
+                logger.warning(text, pool[index].number + 1)
+                results[index] = [Translation(pool[index].text, "", 0.0, 0.0, ())]
         self._complete(results, segments, pool, dict(zip(filled, terms, strict=True)))
         return results
 
