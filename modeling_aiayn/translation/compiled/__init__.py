@@ -1,6 +1,5 @@
 """Section 6.1's search, compiled by Numba for this processor (the extra `fast`)."""
 
-import hashlib
 import logging
 import os
 import shutil
@@ -11,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...data.lines import content_sha256
 from ...modeling_aiayn import AiaynForConditionalGeneration
 
 if TYPE_CHECKING:
@@ -89,12 +89,10 @@ def machine_code_folder() -> Path | None:
     """
     from numba import __version__
 
-    digest = hashlib.sha256(__version__.encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
+    code = content_sha256(sorted(Path(__file__).parent.glob("*.py")))
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        folder = home / "modeling_aiayn" / f"compiled-{digest.hexdigest()[:16]}"
+        folder = home / "modeling_aiayn" / f"compiled-{__version__}-{code[:16]}"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
         is_own = not hasattr(os, "getuid") or (
