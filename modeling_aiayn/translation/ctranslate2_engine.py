@@ -1,6 +1,5 @@
 """CTranslate2 as an engine of Translator, for folders that were exported to it."""
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
+from ..data.lines import content_sha256
 from ..modeling_aiayn import AiaynForConditionalGeneration
 from ..tokenization import vocabulary_sha256
 from .decoding_rules import DecodingRules
@@ -70,10 +70,7 @@ class CTranslate2Engine:
     @property
     def fingerprint(self) -> str:
         """A hash of the files of the folder."""
-        digest = hashlib.sha256()
-        for path in sorted(filter(Path.is_file, self._folder.rglob("*"))):
-            digest.update(path.read_bytes())
-        return digest.hexdigest()[:16]
+        return content_sha256(sorted(filter(Path.is_file, self._folder.rglob("*"))))[:16]
 
     def check_options(self, options: SearchOptions) -> None:
         """Check that CTranslate2 supports the options."""

@@ -1,7 +1,6 @@
 """Translate a file line by line; a stopped translation can be resumed."""
 
 import gzip
-import hashlib
 import json
 import logging
 import os
@@ -18,7 +17,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-from ..data.lines import stream_lines
+from ..data.lines import content_sha256, stream_lines
 from ..data.parsing import read_json_object
 from ..saved.whole_files import new_file, write_file
 from ..tokenization import vocabulary_sha256
@@ -140,12 +139,8 @@ def translation_lines(
 
 
 def _hashes(files: Iterable[str | Path]) -> dict[str, str]:
-    hashes = {}
-    for path in filter(Path.is_file, map(Path, files)):
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        hashes[f"the content of {path}"] = digest[:16]
-    return hashes
+    paths = filter(Path.is_file, map(Path, files))
+    return {f"the content of {path}": content_sha256([path])[:16] for path in paths}
 
 
 def _rest(source: str | Path | Iterable[str], count: int) -> Iterator[str]:
