@@ -20,33 +20,34 @@ class Value(NamedTuple):
     is_language: bool = False  # the lang of the root
 
 
-def _elements(names: str) -> frozenset[str]:
+def name_set(names: str) -> frozenset[str]:
+    """The set of the names in a text."""
     return frozenset(names.split())
 
 
 # Inline elements; all others end a block.
-INLINE = _elements("""
+INLINE = name_set("""
     a abbr acronym b bdi bdo big cite data del dfn em font i ins label mark q rp rt ruby s small
     span strike strong sub sup time tt u wbr img input button code kbd samp var svg math object
     video audio canvas
 """)
 # Elements that are copied with their content.
-FIXED = _elements("""
+FIXED = name_set("""
     code kbd samp var svg math script style pre textarea template object video audio canvas select
 """)
 # Elements without an end tag.
-VOID = _elements("area base br col embed hr img input link meta param source track wbr")
+VOID = name_set("area base br col embed hr img input link meta param source track wbr")
 # Elements whose end tag may be missing, and elements that then end them; any block ends <p>.
 ENDED_BY = {
-    **dict.fromkeys(("dt", "dd"), _elements("dt dd")),
-    **dict.fromkeys(("td", "th"), _elements("td th tr")),
-    **{"li": _elements("li"), "tr": _elements("tr"), "option": _elements("option optgroup")},
+    **dict.fromkeys(("dt", "dd"), name_set("dt dd")),
+    **dict.fromkeys(("td", "th"), name_set("td th tr")),
+    **{"li": name_set("li"), "tr": name_set("tr"), "option": name_set("option optgroup")},
 }
 START_TAG = re.compile(r"<([a-zA-Z][^\s/>]*)")
 END_TAG = re.compile(r"</\s*([a-zA-Z][^\s/>]*)")
 # An attribute with its value; the attributes whose values are translated.
 ATTRIBUTE = re.compile(r"""\s([^\s=>"'/]+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
-READ = _elements("alt title placeholder aria-label")
+READ = name_set("alt title placeholder aria-label")
 DESCRIPTION = re.compile(r"<meta\s[^>]*\bname\s*=\s*[\"']?description\b", re.IGNORECASE)
 COMMENT = re.compile(r"<!--(?:-?>|.*?(?:--!?>|\Z))", re.DOTALL)
 

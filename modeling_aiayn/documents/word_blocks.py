@@ -12,17 +12,15 @@ from typing import Any
 
 from ..tokenization import has_words
 from ..translation.segments.marks import BlockBuilder
-from .html_blocks import escape_html
+from .html_blocks import escape_html, name_set
 from .xml_blocks import Elements, XmlReader, child_of, range_of, tags, with_nested
 
 # Elements that contain runs.
-CONTAINERS = frozenset(
-    {"hyperlink", "ins", "moveTo", "smartTag", "fldSimple", "sdt", "customXml", "dir", "bdo"}
-)
+CONTAINERS = name_set("hyperlink ins moveTo smartTag fldSimple sdt customXml dir bdo")
 # Elements in runs that end a sentence; that are special characters; that are dropped.
-BREAKS = frozenset({"tab", "br", "cr", "ptab"})
+BREAKS = name_set("tab br cr ptab")
 SIGNS = {"noBreakHyphen": "\u2011", "softHyphen": ""}
-NEEDLESS = frozenset({"rPr", "lastRenderedPageBreak", "proofErr"})
+NEEDLESS = name_set("rPr lastRenderedPageBreak proofErr")
 # Identifiers of editing sessions, which split runs of the same format.
 SESSION = re.compile(r' w:rsid\w*="[^"]*"')
 # Empty runs, which marks leave behind.
@@ -47,7 +45,7 @@ class WordReader(XmlReader):
     """Reads markup and blocks from a part of a document."""
 
     def __init__(self) -> None:
-        super().__init__(Elements(texts=frozenset({"p"})))
+        super().__init__(Elements(texts=name_set("p")))
 
     def read_text(self, node: Any) -> None:
         """Read a paragraph."""

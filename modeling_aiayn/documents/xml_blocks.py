@@ -10,7 +10,7 @@ from xml.parsers.expat import ExpatError
 
 from ..tokenization import has_words
 from ..translation.segments.marks import Block, BlockBuilder
-from .html_blocks import FIXED, INLINE, VOID, escape_html
+from .html_blocks import FIXED, INLINE, VOID, escape_html, name_set
 
 DECLARATION = re.compile(r"\s*<\?xml[^>]*\?>\s*")
 ENCODING = re.compile(r"""encoding\s*=\s*(?:"[^"]*"|'[^']*')""")
@@ -83,24 +83,20 @@ class Elements:
         return (node.localName.lower().endswith("start"), name) if name else None
 
 
-def _names(names: str) -> frozenset[str]:
-    return frozenset(names.split())
-
-
 OPEN_DOCUMENT = Elements(
-    texts=_names("p h"),
-    inline=_names("span a ruby ruby-base meta meta-field"),
-    breaks=_names("line-break tab"),
+    texts=name_set("p h"),
+    inline=name_set("span a ruby ruby-base meta meta-field"),
+    breaks=name_set("line-break tab"),
 )
 # "text" is for the labels of the table of contents.
 XHTML = Elements(
-    texts=_names("title body text"), inline=INLINE - FIXED - VOID, atoms=FIXED | (INLINE & VOID)
+    texts=name_set("title body text"), inline=INLINE - FIXED - VOID, atoms=FIXED | (INLINE & VOID)
 )
 XLIFF = Elements(
-    texts=_names("source"),
-    inline=_names("g mrk pc"),
-    begins=_names("bpt bx sc"),
-    ends=_names("ept ex ec"),
+    texts=name_set("source"),
+    inline=name_set("g mrk pc"),
+    begins=name_set("bpt bx sc"),
+    ends=name_set("ept ex ec"),
 )
 
 
