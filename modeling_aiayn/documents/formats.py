@@ -11,7 +11,7 @@ from .html_blocks import Value, html_values, parse_html
 from .markdown_blocks import parse_markdown
 from .subtitles import parse_srt, parse_vtt, without_breaks
 from .word_blocks import WordReader, with_runs
-from .xml_blocks import OPEN_DOCUMENT, XHTML, XLIFF, XliffReader, XmlReader, with_nested
+from .xml_blocks import OPEN_DOCUMENT, XHTML, XLIFF, XliffReader, with_nested
 
 Parts = list[str | Block]
 
@@ -43,16 +43,6 @@ def parse_plain(text: str) -> Parts:
     return [Block(text, [], lambda translated, _: translated)]
 
 
-def parse_open_document(text: str) -> Parts:
-    """Read the content or the styles of an OpenDocument text."""
-    return XmlReader(OPEN_DOCUMENT).read(text)
-
-
-def parse_xhtml(text: str) -> Parts:
-    """Read a page or the table of contents of an EPUB."""
-    return XmlReader(XHTML).read(text)
-
-
 def parse_xliff(text: str) -> Parts:
     """Read XLIFF 1.2 or 2: sources without a target get one."""
     return XliffReader(XLIFF).read(text)
@@ -64,6 +54,7 @@ def parse_word(text: str) -> Parts:
 
 
 PAGES = r".*\.(x?html?|ncx)"
+CONTENT = r"(content|styles)\.xml"
 WORD = r"word/(document|header|footer|footnotes|endnotes)\d*\.xml"
 FORMATS = {
     text_format.name: text_format
@@ -76,14 +67,8 @@ FORMATS = {
         TextFormat("po", (".po", ".pot"), parse_po, packages=("polib",)),
         TextFormat("xliff", (".xlf", ".xliff"), parse_xliff, finish=with_nested),
         TextFormat("docx", (".docx",), parse_word, finish=with_runs, members=WORD),
-        TextFormat(
-            "odt",
-            (".odt",),
-            parse_open_document,
-            finish=with_nested,
-            members=r"(content|styles)\.xml",
-        ),
-        TextFormat("epub", (".epub",), parse_xhtml, finish=with_nested, members=PAGES),
+        TextFormat("odt", (".odt",), OPEN_DOCUMENT.parse, finish=with_nested, members=CONTENT),
+        TextFormat("epub", (".epub",), XHTML.parse, finish=with_nested, members=PAGES),
     )
 }
 ENDINGS = [ending for text_format in FORMATS.values() for ending in text_format.endings]

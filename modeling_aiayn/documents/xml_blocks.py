@@ -70,6 +70,10 @@ class Elements:
     begins: frozenset[str] = frozenset()  # empty elements that start a mark; `ends` end it
     ends: frozenset[str] = frozenset()
 
+    def parse(self, text: str) -> list[str | Block]:
+        """Read a document of the format."""
+        return XmlReader(self).read(text)
+
     def ends_sentence(self, node: Any) -> bool:
         """Whether a sentence ends at an element within a text."""
         is_other = self.atoms is not None and node.localName not in (None, *self.atoms)
@@ -83,12 +87,13 @@ class Elements:
         return (node.localName.lower().endswith("start"), name) if name else None
 
 
+# The content or the styles of an OpenDocument text.
 OPEN_DOCUMENT = Elements(
     texts=name_set("p h"),
     inline=name_set("span a ruby ruby-base meta meta-field"),
     breaks=name_set("line-break tab"),
 )
-# "text" is for the labels of the table of contents.
+# A page of an EPUB, or its table of contents, whose labels are in "text".
 XHTML = Elements(
     texts=name_set("title body text"), inline=INLINE - FIXED - VOID, atoms=FIXED | (INLINE & VOID)
 )
