@@ -214,11 +214,9 @@ class _Reader:
     def _flush(self, start: int, end: int) -> None:
         """End the block at `start`; the next one begins at `end`."""
         raw = self.text[self._begin : start]
-        parts = self._builder.parts(escape_html)
-        if any(isinstance(part, Block) and has_words(part.text) for part in parts):
-            inner = raw.strip(BLANK_CHARACTERS)
-            before = raw[: raw.index(inner)]
-            self.parts += [before, *parts, raw[len(before) + len(inner) :]]
+        if has_words(self._builder.text):
+            before, _, after = raw.partition(raw.strip(BLANK_CHARACTERS))
+            self.parts += [before, *self._builder.parts(escape_html), after]
         else:
             self.parts.append(raw)
         self.parts.append(self.text[start:end])

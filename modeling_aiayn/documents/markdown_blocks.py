@@ -180,11 +180,10 @@ class _Segments:
         if self._fixed is not None:  # its end tag is missing
             self._builder.add_atom(self.content[self._fixed[1] : end])
             self._fixed = None
-        parts = self._builder.parts(self.escape)
-        if any(isinstance(part, Block) and has_words(part.text) for part in parts):
+        if has_words(self._builder.text):
             part = self.content[self._begin : end]
             begin = self._begin + len(part) - len(part.lstrip(BLANKS))
-            yield begin, len(self.content[:end].rstrip(BLANKS)), parts
+            yield begin, len(self.content[:end].rstrip(BLANKS)), self._builder.parts(self.escape)
 
     def _take(self, token: Any, span: tuple[int, int] | None) -> None:
         raw = self.content[slice(*span)] if span else ""

@@ -218,8 +218,8 @@ class XmlReader:
         mark(name, raw)
 
     def _flush(self) -> None:
-        parts = self._builder.parts(escape_html)
-        if any(isinstance(part, Block) and has_words(part.text) for part in parts):
+        if has_words(self._builder.text):
+            parts = self._builder.parts(escape_html)
             before, _, after = self._raw.partition(self._raw.strip())
             self.parts += [before, self.ranges["start"], *parts, self.ranges["end"], after]
         else:
