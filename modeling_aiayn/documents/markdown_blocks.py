@@ -86,13 +86,12 @@ def _note_marks(tokens: list[Any], start: int, label_end: int, end: int) -> None
             token.meta["span"] = (start, end)
 
 
-def _without_footnotes(rule: Callable[..., bool]) -> Callable[..., bool]:
-    # CommonMark's rule for reference definitions also matches footnotes of one word.
-    def reference(state: Any, first: int, last: int, silent: bool) -> bool:
-        is_footnote = FOOTNOTE.match(state.src, state.bMarks[first] + state.tShift[first])
-        return not is_footnote and rule(state, first, last, silent)
+def _reference(state: Any, first: int, last: int, silent: bool) -> bool:
+    """CommonMark's rule for reference definitions; it would also match footnotes of one word."""
+    from markdown_it.rules_block import reference
 
-    return reference
+    is_footnote = FOOTNOTE.match(state.src, state.bMarks[first] + state.tShift[first])
+    return not is_footnote and reference(state, first, last, silent)
 
 
 def _parser() -> Any:
@@ -100,8 +99,7 @@ def _parser() -> Any:
 
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     parser.core.ruler.disable("text_join")
-    rules = zip(parser.get_active_rules()["block"], parser.block.ruler.getRules(""), strict=True)
-    parser.block.ruler.at("reference", _without_footnotes(dict(rules)["reference"]))
+    parser.block.ruler.at("reference", _reference)
     names = parser.get_active_rules()["inline"]
     for name, rule in zip(names, parser.inline.ruler.getRules(""), strict=True):
         parser.inline.ruler.at(name, _noting(rule, name))
