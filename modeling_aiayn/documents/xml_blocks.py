@@ -197,11 +197,8 @@ class XmlReader:
         elif half := elements.half_of(node):
             mark = self._builder.open if half[0] else self._builder.close
             self._mark(mark, half[1], node.toxml())
-        elif elements.ends_sentence(node) and not node.childNodes:
-            self._flush()
-            self.parts.append(node.toxml())
         elif elements.ends_sentence(node):
-            opening, closing = tags(node)
+            opening, closing = tags(node) if node.childNodes else (node.toxml(), "")
             self._flush()
             self.parts.append(opening)
             self._take_all(node)
