@@ -60,12 +60,15 @@ class WordReader(XmlReader):
         end = "</{0}t></{0}r>".format(node.tagName.removesuffix("p"))
         builder = BlockBuilder()
         for this_run, group in groupby(items, lambda item: item.run):
-            if this_run:
-                text = "".join(item.text for item in group)
-                _add_run(builder, text, (end + this_run, end + run) if this_run != run else None)
+            if not this_run:
+                for item in group:
+                    _add_other(builder, item, f"{end}{item.raw}{run}")
                 continue
-            for item in group:
-                _add_other(builder, item, f"{end}{item.raw}{run}")
+            if this_run != run:
+                builder.open("run", end + this_run)
+            builder.add_text("".join(item.text for item in group), escape_html)
+            if this_run != run:
+                builder.close("run", end + run)
         self.parts += [_raw(child_of(node, "pPr")), self.ranges["start"], run]
         self.parts += [*builder.parts(escape_html), end, self.ranges["end"]]
         self.ranges = {"start": "", "end": ""}
@@ -106,14 +109,6 @@ class WordReader(XmlReader):
                 kind = "field" if piece.localName == "fldChar" else "atom"
                 text = piece.getAttribute("w:fldCharType") if kind == "field" else ""
                 yield Item("break" if piece.localName in BREAKS else kind, raw, text=text)
-
-
-def _add_run(builder: BlockBuilder, text: str, run_tags: tuple[str, str] | None) -> None:
-    if run_tags:
-        builder.open("run", run_tags[0])
-    builder.add_text(text, escape_html)
-    if run_tags:
-        builder.close("run", run_tags[1])
 
 
 def _add_other(builder: BlockBuilder, item: Item, raw: str) -> None:
