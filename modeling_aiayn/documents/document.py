@@ -93,9 +93,15 @@ class DocumentLines:
         self._translations: list[str] = []
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the sentences, and "" for a line without sentences."""
-        for line in valid_lines(self._lines):
-            split = SplitText.of(line, self._language)
+        """Yield the sentences, and "" for a line without sentences.
+
+        Lone surrogates, which stand for invalid bytes, are replaced, with a warning.
+        """
+        for number, line in enumerate(self._lines, start=1):
+            valid = replace_surrogates(line)
+            if valid != line:
+                logger.warning("Line %d: replaced invalid Unicode with U+FFFD.", number)
+            split = SplitText.of(valid, self._language)
             self._splits.append(split)
             yield from split.sentences or [""]
 
@@ -108,12 +114,3 @@ class DocumentLines:
         text = self._splits.popleft().joined(self._translations[:count])
         self._translations.clear()
         return [text]
-
-
-def valid_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Replace lone surrogates, which stand for invalid bytes, with a warning."""
-    for number, line in enumerate(lines, start=1):
-        valid = replace_surrogates(line)
-        if valid != line:
-            logger.warning("Line %d: replaced invalid Unicode with U+FFFD.", number)
-        yield valid
