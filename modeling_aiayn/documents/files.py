@@ -54,14 +54,13 @@ class DocumentFile:
             return {"": Document(_decoded(self.content, "The file"), *options)}
         return {
             name: Document(_decoded(content, name), *options)
-            for name, content in self._unpacked().items()
+            for name, content in self._unpacked(members).items()
             if _is_member(members, name)
         }
 
-    def _unpacked(self) -> dict[str, bytes]:
+    def _unpacked(self, members: str) -> dict[str, bytes]:
         try:
             with ZipFile(io.BytesIO(self.content)) as archive:
-                members = FORMATS[self.format_name].members or ""
                 for pattern, most in ((".*", MAX_UNPACKED), (members, MAX_TEXTS)):
                     those = [x for x in archive.infolist() if _is_member(pattern, x.filename)]
                     if sum(info.file_size for info in those) > most:
@@ -118,7 +117,7 @@ class DocumentFile:
             name: document.translated([*islice(remaining, len(document.sentences))], attention)
             for name, document in self.documents.items()
         }
-        if FORMATS[self.format_name].members is None:
+        if "" in texts:
             return texts[""].encode()
         written = io.BytesIO()
         with ZipFile(io.BytesIO(self.content)) as archive, ZipFile(written, "w") as new:
