@@ -11,7 +11,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, load_dat
 from transformers import PreTrainedTokenizerBase
 from transformers.hf_argparser import HfArg
 
-from ..data.corpus import is_jsonl, is_tsv, warn_of_overlap
+from ..data.corpus import ending_of, warn_of_overlap
 from ..data.lines import read_json_lines, read_lines
 
 logger = logging.getLogger(__name__)
@@ -76,12 +76,12 @@ def load_labelled_splits(data: TextDataArguments, seed: int) -> DatasetDict:
 
 def read_labelled(path: str | Path, text_column: str, label_column: str) -> list[Row]:
     """Read label and text of each line of a .jsonl file, or of a .tsv file: the label first."""
-    if is_jsonl(str(path)):
+    if ending_of(path) == ".jsonl":
         return [
             _row_of_record(record, text_column, label_column, where)
             for where, record in read_json_lines(path)
         ]
-    if not is_tsv(str(path)):
+    if ending_of(path) != ".tsv":
         raise ValueError(f"{path}: labelled texts must be .jsonl or .tsv files, plain or .gz.")
     rows = []
     for number, line in enumerate(read_lines(path), start=1):

@@ -129,16 +129,17 @@ def stream_rows(
 ) -> Iterator[Row]:
     """Read the rows of files as `read_rows` does, one at a time."""
     for path in paths:
-        if is_tsv(path):
+        ending = ending_of(path)
+        if ending == ".tsv":
             rows = _tsv_rows(path, columns or (source, target), source, target)
-        elif is_jsonl(path):
+        elif ending == ".jsonl":
             rows = (_languages(*record, source, target) for record in read_json_lines(path))
-        elif path.removesuffix(".gz").endswith(".tmx"):
+        elif ending == ".tmx":
             rows = tmx_rows(path, source, target)
-        elif path.removesuffix(".gz").endswith(".csv"):
+        elif ending == ".csv":
             rows = _csv_rows(path, source, target)
-        elif kind := TABLES.get(Path(path.removesuffix(".gz")).suffix):
-            rows = _table_rows(path, kind, source, target)
+        elif ending in TABLES:
+            rows = _table_rows(path, TABLES[ending], source, target)
         else:
             rows = _parallel_rows(*files_of(path, source, target))
         for source_text, target_text in rows:
@@ -147,19 +148,14 @@ def stream_rows(
 
 def files_of(path: str, source: str, target: str) -> list[Path]:
     """The files that a path of `read_pairs` stands for: one file, or one for each language."""
-    if path.removesuffix(".gz").endswith(FILE_ENDINGS):
+    if ending_of(path) in FILE_ENDINGS:
         return [Path(path)]
     return [_find_side(path, source), _find_side(path, target)]
 
 
-def is_tsv(path: str) -> bool:
-    """Whether a path is a .tsv file, plain or .gz."""
-    return path.removesuffix(".gz").endswith(".tsv")
-
-
-def is_jsonl(path: str) -> bool:
-    """Whether a path is a .jsonl file, plain or .gz."""
-    return path.removesuffix(".gz").endswith(".jsonl")
+def ending_of(path: str | Path) -> str:
+    """The ending of a file's name, such as .tsv for pairs.tsv and pairs.tsv.gz."""
+    return Path(str(path).removesuffix(".gz")).suffix
 
 
 def parse_columns(columns: str | None) -> Columns | None:
