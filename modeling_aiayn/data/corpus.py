@@ -211,11 +211,9 @@ def embedded_pairs(split: str, size: int, source: str, target: str, seed: int = 
 
 def skip_empty(pairs: Dataset, name: str) -> Dataset:
     """Keep the pairs that have text on both sides; messages contain name."""
-    has_texts = [np.zeros(0, bool)]
-    for table in pairs.with_format("arrow").iter(BATCH_SIZE):
-        sides = [pyarrow.compute.not_equal(table[side], "").to_numpy() for side in COLUMNS]
-        has_texts.append(np.logical_and(*sides))
-    kept = np.flatnonzero(np.concatenate(has_texts))
+    table = pairs.with_format("arrow")[:]
+    sides = [pyarrow.compute.not_equal(table[side], "") for side in COLUMNS]
+    kept = np.flatnonzero(pyarrow.compute.and_(*sides))
     if not len(kept):
         raise ValueError(
             f"{name}: no pair with text on both sides, in {len(pairs)} lines. Check the file, and "
