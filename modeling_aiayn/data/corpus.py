@@ -198,15 +198,13 @@ def hub_rows(records: Any, name: str, source: str, target: str) -> Any:
     return records.map(columns, batched=True, with_indices=True, remove_columns=names)
 
 
-def embedded_pairs(split: str, size: int, source: str, target: str, seed: int = 0) -> Dataset:
+def embedded_pairs(split: str, size: int, source: str, target: str) -> Dataset:
     """Generate pairs of the built-in grammar with `generate_pairs`, in either direction."""
     if {source, target} != {"en", "de"}:
         raise ValueError(f"The built-in grammar has en and de, got {source!r} and {target!r}.")
-    pairs = generate_pairs(split, size, seed)
-    sides = [pair.source for pair in pairs], [pair.target for pair in pairs]
-    return Dataset.from_dict(
-        dict(zip(COLUMNS, sides if source == "en" else sides[::-1], strict=True))
-    )
+    pairs = generate_pairs(split, size)
+    texts = {"en": [pair.source for pair in pairs], "de": [pair.target for pair in pairs]}
+    return Dataset.from_dict({"source": texts[source], "target": texts[target]})
 
 
 def skip_empty(pairs: Dataset, name: str) -> Dataset:
