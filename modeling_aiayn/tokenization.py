@@ -200,8 +200,7 @@ def word_encoder(tokenizer: Any) -> Callable[[list[str]], Sequence[NDArray[np.in
 
 
 def _library_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
-    ids: list[list[int]] = tokenizer(texts, return_attention_mask=False).input_ids
-    return ids
+    return tokenizer(texts, return_attention_mask=False).input_ids
 
 
 def _splits_alike(tokenizer: Tokenizer, other: Tokenizer) -> bool:

@@ -17,8 +17,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 def open_binary(path: str | Path) -> BinaryIO:
     """Open a file, plain or .gz, for reading bytes."""
     opened: Any = gzip.open if str(path).endswith(".gz") else open
-    file: BinaryIO = opened(path, "rb")
-    return file
+    return opened(path, "rb")
 
 
 def content_sha256(files: Iterable[Path]) -> str:

@@ -23,8 +23,7 @@ def parse_json(text: str, where: str) -> Any:
 
 def read_json_object(path: str | Path) -> dict[str, Any]:
     """Read a JSON file that holds an object."""
-    content: dict[str, Any] = parse_json(Path(path).read_text("utf-8"), str(path))
-    return content
+    return parse_json(Path(path).read_text("utf-8"), str(path))
 
 
 class _PlainLoader(yaml.SafeLoader):
