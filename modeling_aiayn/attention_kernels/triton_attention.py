@@ -288,9 +288,9 @@ def _matrices(states: Tensor) -> Matrices:
     return Matrices(rows, *rows.stride()[:3])
 
 
-def _power_of_2(number: int) -> int:
-    """The smallest power of 2 that is at least number. Triton's own function is slower."""
-    return 1 << (number - 1).bit_length()
+def _block_width(states: Tensor) -> int:
+    """The width of a head, padded to a power of 2. Triton's own function is slower."""
+    return max(SMALLEST, 1 << (states.size(3) - 1).bit_length())
 
 
 def _precision(dtype: torch.dtype) -> str:
@@ -334,13 +334,8 @@ def _shared_memory(device: torch.device) -> int:
     return int(properties["max_shared_mem"])
 
 
-def _block_widths(query: Tensor, value: Tensor) -> tuple[int, int]:
-    widths = (query.size(3), value.size(3))
-    return max(SMALLEST, _power_of_2(widths[0])), max(SMALLEST, _power_of_2(widths[1]))
-
-
 def _shape_of_blocks(query: Tensor, value: Tensor) -> tuple[int, int]:
-    widest = max(_block_widths(query, value))
+    widest = max(_block_width(query), _block_width(value))
     return block_size_and_stages(query.element_size(), widest, _shared_memory(query.device))
 
 
@@ -370,7 +365,6 @@ class _Launch:
             kind = "boolean" if mask.dtype == torch.bool else "added"
             self.mask = Mask(mask, *mask.stride())
         block, stages = _shape_of_blocks(query, value)
-        block_width, value_block_width = _block_widths(query, value)
         self.query_grid = (-(-queries // block) * sentences * heads,)
         self.key_grid = (-(-keys // block) * sentences * heads,)
         threshold, draws = min(round(dropout * 2**32), 2**32 - 1), query
@@ -391,8 +385,8 @@ class _Launch:
             "BLOCK": block,
             "WIDTH": width,
             "VALUE_WIDTH": value_width,
-            "BLOCK_WIDTH": block_width,
-            "VALUE_BLOCK_WIDTH": value_block_width,
+            "BLOCK_WIDTH": _block_width(query),
+            "VALUE_BLOCK_WIDTH": _block_width(value),
             "PRECISION": _precision(query.dtype),
             # Compute a product and a sum in one instruction; Triton 3.10 and newer need this.
             "enable_fp_fusion": True,
