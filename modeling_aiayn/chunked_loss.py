@@ -180,17 +180,14 @@ class _SummedCrossEntropy(torch.autograd.Function):
             if bias_grad is not None:
                 bias_grad += logits.sum(0)
         ctx.save_for_backward(*gradients)
-        ctx.dtypes = [None if t is None else t.dtype for t in (states, weight, bias)]
         return total
 
     @staticmethod
     def backward(ctx: Any, total_grad: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # create_graph=True
             raise ValueError("The loss in chunks has no second derivatives. Compute the logits.")
-        gradients = (
-            None if gradient is None else (gradient * total_grad).to(dtype)
-            for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
-        )
+        # Autograd casts each gradient to the dtype of its tensor.
+        gradients = (None if each is None else each * total_grad for each in ctx.saved_tensors)
         return (*gradients, None, None, None, None)
 
 
