@@ -264,17 +264,8 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
         logits, loss = score_tokens(
             self.lm_head, states, *loss_arguments, logits_to_keep, skip_logits
         )
-        return Seq2SeqLMOutput(
-            loss=loss,
-            logits=logits,
-            **{CACHE_NAME: getattr(outputs, CACHE_NAME)},
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            decoder_attentions=outputs.decoder_attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            encoder_attentions=outputs.encoder_attentions,
-        )
+        others = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **others)
 
 
 class AiaynForSequenceClassification(AiaynPreTrainedModel):
