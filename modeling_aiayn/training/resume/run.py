@@ -57,14 +57,12 @@ class Run:
         self.args = args
         # Read now: data may be replaced during the run.
         self._settings = {"arguments": argument_values(args), "flags": flag_values(flags)}
-        self.checkpoint: Checkpoint | None = None
         if args.resume is not None:
             check_no_other_model(Path(args.output_dir))
         if args.should_save:
             claim_folder(args.output_dir)
         self.is_finished = self._is_finished()
-        if not self.is_finished:
-            self.checkpoint = self._find_checkpoint()
+        self.checkpoint = None if self.is_finished else self._find_checkpoint()
         start = "a finished run" if self.is_finished else "no checkpoint"
         start = self.checkpoint.folder.name if self.checkpoint else start
         if len(starts := {*gather_object([start])}) > 1:
