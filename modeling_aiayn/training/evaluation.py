@@ -26,10 +26,6 @@ class LossMeter:
         self.shifts_labels = shifts_labels
         self.sums = torch.zeros(2, dtype=torch.float64)
 
-    def reset(self) -> None:
-        """Set the sums to zero."""
-        self.sums.zero_()
-
     def add(self, loss: Tensor, labels: Tensor) -> None:
         """Add a batch's mean loss, [], over its labels, [B] or [B, T], that are not -100."""
         labels = shift_left(labels) if self.shifts_labels else labels

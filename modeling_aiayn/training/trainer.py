@@ -306,7 +306,7 @@ class AiaynTrainer(Seq2SeqTrainer):
         """Evaluate the averaged weights, if there are any; the loss is a mean over labels."""
         # The default of transformers keeps the repeated rows that fill the last batches.
         self.gather_function = self.accelerator.gather_for_metrics
-        self.evaluation_loss.reset()
+        self.evaluation_loss = LossMeter(shifts_labels=self._shifts_labels)
         with self.ema.averaged_weights(self.model):
             output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         loss = self.evaluation_loss.mean(self.accelerator)
