@@ -35,11 +35,6 @@ def set_epoch(loader: DataLoader[Any], epoch: int) -> None:
         sampler = getattr(sampler, "sampler", None) if inner is None else inner
 
 
-def worker_start_method(args: RunArguments) -> str | None:
-    """Start method of loader workers; None with transformers 5.4, which has no such argument."""
-    return getattr(args, "dataloader_multiprocessing_context", None)
-
-
 def separate_workers(loader: DataLoader[Any]) -> DataLoader[Any]:
     """Start a loader's workers in process groups of their own, and return the loader.
 
@@ -154,7 +149,8 @@ def token_batch_loader(
     return DataLoaderShard(
         device=device,
         num_workers=args.dataloader_num_workers,
-        multiprocessing_context=worker_start_method(args),
+        # transformers 5.4 has no such argument.
+        multiprocessing_context=getattr(args, "dataloader_multiprocessing_context", None),
         pin_memory=args.dataloader_pin_memory,
         persistent_workers=args.dataloader_persistent_workers,
         prefetch_factor=args.dataloader_prefetch_factor,
