@@ -66,7 +66,8 @@ def cut_batches(
     batches, parts = [], [generator.permutation(len(lengths))] if len(lengths) else []
     while parts:
         part = parts.pop()
-        if _padded_size(lengths[part]) <= max_tokens:
+        padded_size = lengths[part].max(0).sum() * len(part)
+        if padded_size <= max_tokens:
             batches.append(part)
         else:
             parts += _halve(part, lengths, max_tokens)
@@ -81,10 +82,6 @@ def cut_batches(
         largest = max(range(len(batches)), key=lambda index: len(batches[index]))
         batches[largest : largest + 1] = _halve(batches[largest], lengths, max_tokens)
     return [batches[index] for index in generator.permutation(len(batches))[:needed]]
-
-
-def _padded_size(lengths: Lengths) -> int:
-    return int(lengths.max(0).sum() * len(lengths))
 
 
 def _halve(
