@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding, PreTrainedTokenizerBase
 
 from .arguments import RunArguments
-from .batches import PAIR, TEXT, LengthGroups, TokenBatches, padded_lengths, token_lengths
+from .batches import PAIR, TokenBatches, padded_lengths, token_lengths
 from .corpora import Mixture
 from .resume.interruption import SIGNALS
 from .streams import StreamCollator, StreamPositions, TokenStream
@@ -112,13 +112,6 @@ def check_has_batches(loader: DataLoader[Any]) -> None:
             f"There is no batch in the {len(loader.dataset)} training examples. Check the files "
             "and --max_length, or leave dataloader_drop_last out."
         )
-
-
-def length_groups(dataset: Dataset, args: RunArguments, *, has_target: bool) -> LengthGroups:
-    """Batches of a fixed number of examples of similar length, in random order."""
-    size = args.train_batch_size * args.gradient_accumulation_steps
-    lengths = token_lengths(dataset, PAIR if has_target else TEXT)
-    return LengthGroups(lengths, size, args.order_seed)
 
 
 def token_batch_loader(

@@ -25,16 +25,11 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from ..saved.whole_files import UNFINISHED_FOLDER, replaced_files
 from ..tokenization import TARGET_TOKENIZER_FOLDER
 from .arguments import MUON, RunArguments
+from .batches import PAIR, TEXT, LengthGroups, token_lengths
 from .ema import EMA_FOLDER, EmaCallback, check_can_average
 from .evaluation import LossMeter, kept_generation_config, mask_repeats
 from .failures import DivergenceGuard, explained_out_of_memory
-from .loaders import (
-    check_has_batches,
-    length_groups,
-    padding_collator,
-    separate_workers,
-    token_batch_loader,
-)
+from .loaders import check_has_batches, padding_collator, separate_workers, token_batch_loader
 from .optimization import check_trained_dtype, muon_optimizer, noam_schedule, warn_of_slow_training
 from .parallel import check_saves_weights, support_fsdp2, use_one_gpu
 from .progress import ProgressBar, TokenMeter
@@ -201,7 +196,9 @@ class AiaynTrainer(Seq2SeqTrainer):
         dataset = self.train_dataset if train_dataset is None else train_dataset
         if args.train_sampling_strategy != "group_by_length" or not hasattr(dataset, "__len__"):
             return super()._get_train_sampler(train_dataset)
-        return length_groups(dataset, args, has_target=self._has_target)
+        size = args.train_batch_size * args.gradient_accumulation_steps
+        lengths = token_lengths(dataset, PAIR if self._has_target else TEXT)
+        return LengthGroups(lengths, size, args.order_seed)
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
         """Create the optimizer that optim names, including muon."""
