@@ -140,10 +140,9 @@ def _new_merges(bpe: models.BPE, words: Mapping[str, int], limit: int) -> list[t
         show_progress=False,
     )
     learner.train_from_iterator((w for w, n in written.items() for _ in range(n)), trainer)
-    spelling = {character: piece for piece, character in pieces.items()}
+    spelling = {ord(character): piece for piece, character in pieces.items()}
     merges = json.loads(learner.to_str())["model"]["merges"]
-    spelled = (["".join(map(spelling.__getitem__, side)) for side in pair] for pair in merges)
-    return [(left, right) for left, right in spelled]
+    return [(left.translate(spelling), right.translate(spelling)) for left, right in merges]
 
 
 @torch.no_grad()
