@@ -43,16 +43,13 @@ class ClassificationScores:
         return statistics.mean(compress(self.f1, occurs))
 
     def __str__(self) -> str:
-        width = max(len("macro F1"), *map(len, self.names))
-        rows = [("accuracy", self.accuracy), ("macro F1", self.macro_f1)]
-        rows += [(name, f1) for name, f1 in zip(self.names, self.f1, strict=True)]
         counts = self.confusion.sum(1).tolist()
-        texts = [sum(counts), sum(counts), *counts]
-        lines = [
-            f"{label:<{width}} {100 * value:6.2f}  {count:,} texts"
-            for (label, value), count in zip(rows, texts, strict=True)
-        ]
-        return "\n".join(lines)
+        rows = [("accuracy", self.accuracy, sum(counts)), ("macro F1", self.macro_f1, sum(counts))]
+        rows += zip(self.names, self.f1, counts, strict=True)
+        width = max(len(name) for name, *_ in rows)
+        return "\n".join(
+            f"{name:<{width}} {100 * score:6.2f}  {count:,} texts" for name, score, count in rows
+        )
 
 
 def score_classes(
