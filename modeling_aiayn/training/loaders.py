@@ -19,7 +19,7 @@ from .arguments import RunArguments
 from .batches import PAIR, TokenBatches, padded_lengths, token_lengths
 from .corpora import Mixture
 from .resume.interruption import SIGNALS
-from .streams import StreamCollator, StreamPositions, TokenStream
+from .streams import StreamPositions, TokenStream, padded_with_position
 
 
 def set_epoch(loader: DataLoader[Any], epoch: int) -> None:
@@ -129,7 +129,8 @@ def token_batch_loader(
         share = split_dataset_by_node(dataset, args.process_index, args.world_size)
         order = (args.order_seed, pad_to_multiple_of, positions.positions)
         stream = TokenStream(share, max_tokens, *order)
-        options = {"dataset": stream, "batch_size": None, "collate_fn": StreamCollator(collate)}
+        padded = partial(padded_with_position, collate=collate)
+        options = {"dataset": stream, "batch_size": None, "collate_fn": padded}
     else:
         draw = None
         if isinstance(dataset, Mixture):

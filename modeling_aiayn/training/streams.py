@@ -10,7 +10,7 @@ import numpy as np
 from datasets import IterableDataset
 from torch.utils import data
 
-from .batches import PAIR, cut_batches, padded_lengths
+from .batches import PAIR, cut_batches, padded_lengths, token_lengths
 
 WINDOW = 100_000  # pairs
 # Key of a batch: its worker's position in the stream, as JSON.
@@ -71,8 +71,7 @@ class TokenStream(data.IterableDataset[Batch]):
                 return
 
     def _cut(self, window: list[dict[str, Any]], number: int) -> Any:
-        lengths = np.array([[len(row[name]) for name in PAIR] for row in window])
-        lengths = padded_lengths(lengths.reshape(-1, len(PAIR)), self.pad_to_multiple_of)
+        lengths = padded_lengths(token_lengths(window, PAIR), self.pad_to_multiple_of)
         generator = np.random.default_rng((self.seed, number))
         return cut_batches(lengths, self.max_tokens, generator) if window else []
 
@@ -114,13 +113,9 @@ class StreamPositions:
         self.positions.update(state)
 
 
-class StreamCollator:
-    """Pads the pairs of a `TokenStream`, and adds their position."""
-
-    def __init__(self, collate: Callable[[list[Any]], dict[str, Any]]) -> None:
-        self.collate = collate
-
-    def __call__(self, batch: Batch) -> dict[str, Any]:
-        """The padded batch."""
-        pairs, position = batch
-        return {**self.collate(pairs), POSITION: json.dumps(position)}
+def padded_with_position(
+    batch: Batch, collate: Callable[[list[Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    """Pad the pairs of a `TokenStream`, and add their position."""
+    pairs, position = batch
+    return {**collate(pairs), POSITION: json.dumps(position)}
