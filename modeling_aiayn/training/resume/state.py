@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
 from torch.optim import Optimizer
@@ -29,17 +29,10 @@ from .interruption import EvaluationInterrupted, InterruptionCallback
 from .run import FINISHED_FILE, claim_folder
 from .settings import check_settings, run_fingerprints, run_settings
 
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.stateful import Stateful
+
 logger = logging.getLogger(__name__)
-
-
-class Stateful(Protocol):
-    """A part of a run that must survive a resume; its state is JSON."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state to save in a checkpoint."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
 
 
 class Clock:
@@ -85,11 +78,12 @@ class LossTotals:
 class RunState(TrainerCallback):
     """Saves and restores state that transformers does not restore when a run resumes.
 
-    Each part has `state_dict` and `load_state_dict`, and each process has its own parts. The class
-    also restores the path of the best checkpoint, and applies a new learning rate or patience.
+    Each part has `state_dict`, which returns JSON, and `load_state_dict`, and each process has its
+    own parts. The class also restores the path of the best checkpoint, and applies a new learning
+    rate or patience.
     """
 
-    def __init__(self, trainer: Seq2SeqTrainer, **parts: Stateful) -> None:
+    def __init__(self, trainer: Seq2SeqTrainer, **parts: "Stateful") -> None:
         self.trainer = trainer
         self.clock = Clock()
         self.interruption = InterruptionCallback()
