@@ -35,7 +35,6 @@ class TokenMeter:
         self.real: Tensor | float = 0.0
         self.padded: float = 0.0
         self._started = time.perf_counter()
-        self._paused = 0.0
 
     def count(self, batch: dict[str, Any]) -> None:
         """Count a batch of "input_ids", [B, S], "attention_mask", [B, S], "labels", [B, T]."""
@@ -52,17 +51,17 @@ class TokenMeter:
 
     def pause(self, seconds: float) -> None:
         """Leave out time that was not spent on training."""
-        self._paused += seconds
+        self._started += seconds
 
     def state_dict(self) -> dict[str, float]:
         """The counts so far: real tokens, tokens with padding, and seconds."""
-        seconds = time.perf_counter() - self._started - self._paused
+        seconds = time.perf_counter() - self._started
         return {"real": float(self.real), "padded": self.padded, "seconds": seconds}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         """Continue from counts that `state_dict` returned."""
         self.real, self.padded = state["real"], state["padded"]
-        self._started, self._paused = time.perf_counter() - state["seconds"], 0.0
+        self._started = time.perf_counter() - state["seconds"]
 
     def rates(self, accelerator: Accelerator) -> dict[str, float]:
         """Real tokens per second and the share of padding, for the log; restarts the counts."""
@@ -91,10 +90,10 @@ class ProgressBar(ProgressCallback):
         self._next_line = time.monotonic()
 
     def on_log(
-        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any
     ) -> None:
         """Show a new entry of the log."""
-        if not state.is_world_process_zero or self.training_bar is None or logs is None:
+        if self.training_bar is None:
             return
         if "loss" in logs:
             shown = {
@@ -120,9 +119,8 @@ class ProgressBar(ProgressCallback):
 def training_table(log_history: list[dict[str, Any]]) -> str:
     """Summarize a trainer's log as a Markdown table."""
     entries = [entry for entry in log_history if "tokens_per_second" in entry]
-    summary: dict[str, Any] = next(
-        (entry for entry in reversed(log_history) if "seconds_of_all_starts" in entry), {}
-    )
+    key = "seconds_of_all_starts"
+    seconds = [entry[key] for entry in log_history if key in entry]
     losses = [entry["eval_loss"] for entry in log_history if "eval_loss" in entry]
     rows = {"updates": f"{log_history[-1]['step']:,}", "epochs": f"{log_history[-1]['epoch']:.1f}"}
     if entries:
@@ -135,8 +133,8 @@ def training_table(log_history: list[dict[str, Any]]) -> str:
         }
     if losses:
         rows["best validation loss, nats"] = f"{min(losses):.3f}"
-    if summary:
-        rows["minutes, resumed parts included"] = f"{summary['seconds_of_all_starts'] / 60:.1f}"
+    if seconds:
+        rows["minutes, resumed parts included"] = f"{seconds[-1] / 60:.1f}"
     width = max(map(len, rows))
     lines = [f"| {name:<{width}} | {value:>10} |" for name, value in rows.items()]
     return "\n".join(
