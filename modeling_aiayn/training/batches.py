@@ -8,6 +8,7 @@ little padding.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow.compute
@@ -100,6 +101,7 @@ def _halve(
     return ordered[:middle], ordered[middle:]
 
 
+@dataclass(eq=False)
 class TokenBatches(Sampler[list[int]]):
     """The batches of one process, in a different order in each epoch; see `cut_batches`.
 
@@ -107,21 +109,14 @@ class TokenBatches(Sampler[list[int]]):
     epoch's pairs; None: all pairs.
     """
 
-    def __init__(
-        self,
-        lengths: Lengths,
-        max_tokens: int,
-        seed: int,
-        process: int = 0,
-        num_processes: int = 1,
-        draw: Callable[[np.random.Generator], NDArray[np.int64]] | None = None,
-    ) -> None:
-        self.lengths = lengths
-        self.max_tokens = max_tokens
-        self.seed = seed
-        self.process = process
-        self.num_processes = num_processes
-        self.draw = draw
+    lengths: Lengths
+    max_tokens: int
+    seed: int
+    process: int = 0
+    num_processes: int = 1
+    draw: Callable[[np.random.Generator], NDArray[np.int64]] | None = None
+
+    def __post_init__(self) -> None:
         self.epoch = 0
         self._count: int | None = None
         self._kept: tuple[int, list[NDArray[np.int64]]] = (0, self._batches())

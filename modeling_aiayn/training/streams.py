@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
 
@@ -19,6 +20,7 @@ POSITION = "stream_position"
 Batch = tuple[list[dict[str, Any]], dict[str, Any]]  # pairs, and the worker's position
 
 
+@dataclass(eq=False)
 class TokenStream(data.IterableDataset[Batch]):
     """Batches of at most max_tokens from an endless stream of encoded pairs; see `cut_batches`.
 
@@ -26,19 +28,11 @@ class TokenStream(data.IterableDataset[Batch]):
     has the position of the last batch that was trained on. Iteration continues there.
     """
 
-    def __init__(
-        self,
-        pairs: IterableDataset,
-        max_tokens: int,
-        seed: int,
-        pad_to_multiple_of: int | None,
-        positions: dict[str, Any],
-    ) -> None:
-        self.pairs = pairs
-        self.max_tokens = max_tokens
-        self.seed = seed
-        self.pad_to_multiple_of = pad_to_multiple_of
-        self.positions = positions
+    pairs: IterableDataset
+    max_tokens: int
+    seed: int
+    pad_to_multiple_of: int | None
+    positions: dict[str, Any]
 
     def __iter__(self) -> Iterator[Batch]:
         info = data.get_worker_info()
