@@ -97,7 +97,6 @@ class RunState(TrainerCallback):
         self._state: dict[str, Any] = {}
         self._saved = TrainerState()
         self._fingerprints: dict[str, str | None] = {}
-        self._stopped_early = False
 
     @property
     def is_resumed(self) -> bool:
@@ -137,7 +136,6 @@ class RunState(TrainerCallback):
                 "are left out or repeated. Resume with --allow_inexact_resume true."
             )
         self._saved = TrainerState.load_from_json(str(checkpoint.folder / TRAINER_STATE_NAME))
-        self._stopped_early = self._has_stopped_early()
 
     def _settings(self) -> dict[str, Any]:
         """The run's settings; a hyperparameter search changes them for each trial."""
@@ -162,7 +160,7 @@ class RunState(TrainerCallback):
 
     def is_complete(self, max_steps: int) -> bool:
         """Whether a run of max_steps updates was complete at its checkpoint."""
-        return self.is_resumed and (self._stopped_early or self._saved.global_step >= max_steps)
+        return self._has_stopped_early() or self._saved.global_step >= max_steps
 
     def _argument_before(self, name: str) -> Any:
         return self._state["settings"]["arguments"].get(name)
