@@ -45,7 +45,7 @@ class InterruptionCallback(TrainerCallback):
         self.received: int | None = None  # by this process
         self._received_at = 0.0
         self._agreed: int | None = None  # by any process
-        self._is_evaluating = False
+        self.is_evaluating = False  # during training
         self.is_evaluation_due = False
         self._former: dict[int, Any] = {}
 
@@ -111,23 +111,9 @@ class InterruptionCallback(TrainerCallback):
         """Note that the evaluation was made."""
         self.is_evaluation_due = False
 
-    @contextmanager
-    def stoppable_evaluation(self) -> Iterator[None]:
-        """Run the block, an evaluation during training; a signal raises EvaluationInterrupted.
-
-        Afterwards the random state is restored. So evaluations do not change the training, and an
-        interrupted evaluation starts again from the same state.
-        """
-        self._is_evaluating = True
-        try:
-            with kept_random_state():
-                yield
-        finally:
-            self._is_evaluating = False
-
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stop an evaluation, and save, if one of the processes has received a signal."""
-        if not self._is_evaluating:
+        if not self.is_evaluating:
             return
         self._agreed = agreed_signal(self.received, args)
         if self.is_stopping:

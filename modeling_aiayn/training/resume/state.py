@@ -25,7 +25,7 @@ from .checkpoints import (
     delete_old_checkpoints,
     new_checkpoint,
 )
-from .interruption import EvaluationInterrupted, InterruptionCallback
+from .interruption import EvaluationInterrupted, InterruptionCallback, kept_random_state
 from .run import FINISHED_FILE, claim_folder
 from .settings import check_settings, run_fingerprints, run_settings
 
@@ -192,16 +192,23 @@ class RunState(TrainerCallback):
 
     @contextmanager
     def stoppable_evaluation(self) -> Iterator[None]:
-        """Run the block, an evaluation during training. If a signal stops it, save and exit."""
+        """Run the block, an evaluation during training. If a signal stops it, save and exit.
+
+        Afterwards the random state is restored. So evaluations do not change the training, and an
+        interrupted evaluation starts again from the same state.
+        """
         trainer = self.trainer
+        self.interruption.is_evaluating = True
         try:
-            with self.interruption.stoppable_evaluation():
+            with kept_random_state():
                 yield
         except EvaluationInterrupted:
             # Without an update since the start there is nothing new to save.
             if trainer.state.global_step > self._saved.global_step:
                 trainer._save_checkpoint(trainer.model_wrapped, trainer._trial)
             self.interruption.exit(trainer.state)
+        finally:
+            self.interruption.is_evaluating = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Restore all parts, then run an evaluation that a signal postponed; it may end the run."""
