@@ -7,8 +7,6 @@ in another group: torch 2.13 raises an error, and older versions silently train 
 """
 
 import logging
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 
@@ -76,11 +74,12 @@ def support_fsdp2(accelerator: Accelerator) -> None:
     @wraps(prepare)
     def prepare_models(*args: Any, **kwargs: Any) -> Any:
         models = [argument for argument in args if isinstance(argument, nn.Module)]
-        with ExitStack() as stack:
-            for model in models:
-                stack.enter_context(_hidden_embeddings(model))
-            prepared = prepare(*args, **kwargs)
         for model in models:
+            model.__dict__.update(dict.fromkeys(EMBEDDING_METHODS, lambda: None))
+        prepared = prepare(*args, **kwargs)
+        for model in models:
+            for name in EMBEDDING_METHODS:
+                del model.__dict__[name]
             if hasattr(model, "generate"):
                 # generate() calls the encoder directly. Without this, FSDP2 would not gather the
                 # embedding, which belongs to the whole model.
@@ -91,14 +90,3 @@ def support_fsdp2(accelerator: Accelerator) -> None:
         return prepared
 
     accelerator.prepare = prepare_models
-
-
-@contextmanager
-def _hidden_embeddings(model: nn.Module) -> Iterator[None]:
-    for name in EMBEDDING_METHODS:
-        model.__dict__[name] = lambda: None
-    try:
-        yield
-    finally:
-        for name in EMBEDDING_METHODS:
-            del model.__dict__[name]
