@@ -43,12 +43,11 @@ def separate_workers(loader: DataLoader[Any]) -> DataLoader[Any]:
     own end when the trainer ends.
     """
     inner = getattr(loader, "base_dataloader", loader)  # accelerate wraps the loader
-    if getattr(inner.worker_init_fn, "func", None) is not _leave_group:
-        inner.worker_init_fn = partial(_leave_group, then=inner.worker_init_fn)
-        if inner.persistent_workers:
-            # The workers' seed is drawn once, and again when a run resumes. Their own generator
-            # keeps these draws from changing the random state of the run.
-            inner.generator = torch.Generator().manual_seed(torch.initial_seed())
+    inner.worker_init_fn = partial(_leave_group, then=inner.worker_init_fn)
+    if inner.persistent_workers:
+        # The workers' seed is drawn once, and again when a run resumes. Their own generator keeps
+        # these draws from changing the random state of the run.
+        inner.generator = torch.Generator().manual_seed(torch.initial_seed())
     return loader
 
 

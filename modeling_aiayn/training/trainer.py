@@ -172,24 +172,17 @@ class AiaynTrainer(Seq2SeqTrainer):
         if self._max_tokens is None or self.train_dataset is None:
             loader = super().get_train_dataloader()
             check_has_batches(loader)
-            return separate_workers(loader)
+            return loader
         collate = self._get_collator_with_removed_columns(self.data_collator, "training")
         multiple_of = getattr(self.data_collator, "pad_to_multiple_of", None)
         device = self.accelerator.device
         options = (self._max_tokens, collate, multiple_of, device, self.stream)
-        loader = token_batch_loader(self.train_dataset, self.args, *options)
-        return separate_workers(loader)
+        return separate_workers(token_batch_loader(self.train_dataset, self.args, *options))
 
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
-        """Return transformers' loader of all examples; its workers survive an interruption."""
-        with _all_in_order(self.args):
-            return separate_workers(super().get_eval_dataloader(eval_dataset))
-
-    def get_test_dataloader(self, test_dataset: Any) -> DataLoader[Any]:
-        """Return transformers' loader of all examples."""
-        with _all_in_order(self.args):
-            loader: DataLoader[Any] = super().get_test_dataloader(test_dataset)
-            return loader
+    def _get_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader[Any]:
+        """Transformers' loader, whose workers survive an interruption. Evaluations get all rows."""
+        with nullcontext() if kwargs.get("is_training") else _all_in_order(self.args):
+            return separate_workers(super()._get_dataloader(*args, **kwargs))
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler[int] | None:
         args = self.args
