@@ -180,9 +180,15 @@ class AiaynTrainer(Seq2SeqTrainer):
         return separate_workers(token_batch_loader(self.train_dataset, self.args, *options))
 
     def _get_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader[Any]:
-        """Transformers' loader, whose workers survive an interruption. Evaluations get all rows."""
-        with nullcontext() if kwargs.get("is_training") else _all_in_order(self.args):
+        """Transformers' loader, whose workers survive an interruption."""
+        options = self.args
+        kept = options.dataloader_drop_last, options.train_sampling_strategy
+        if not kwargs.get("is_training"):  # all examples, in the order of their references
+            options.dataloader_drop_last, options.train_sampling_strategy = False, "sequential"
+        try:
             return separate_workers(super()._get_dataloader(*args, **kwargs))
+        finally:
+            options.dataloader_drop_last, options.train_sampling_strategy = kept
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler[int] | None:
         args = self.args
@@ -352,17 +358,6 @@ class AiaynTrainer(Seq2SeqTrainer):
         """Train an epoch, unless a postponed evaluation has ended the run."""
         if not self.control.should_training_stop:
             super()._run_epoch(*args, **kwargs)
-
-
-@contextmanager
-def _all_in_order(args: RunArguments) -> Iterator[None]:
-    """Make transformers batch all examples, in the order of their references."""
-    kept = args.dataloader_drop_last, args.train_sampling_strategy
-    args.dataloader_drop_last, args.train_sampling_strategy = False, "sequential"
-    try:
-        yield
-    finally:
-        args.dataloader_drop_last, args.train_sampling_strategy = kept
 
 
 @contextmanager
