@@ -118,22 +118,6 @@ def newest_whole_checkpoint(output_dir: Path) -> Checkpoint | None:
     return None
 
 
-def check_nothing_newer(output_dir: Path, resumed: Path | None) -> None:
-    """Check that output_dir has no intact checkpoint newer than resumed, or no other at all."""
-    for folder in reversed(list_checkpoints(output_dir)):
-        if resumed is not None and folder.samefile(resumed):
-            return
-        try:
-            check_checkpoint(folder)
-        except ValueError:
-            continue
-        how = "start from the beginning" if resumed is None else f"resume from {resumed}"
-        raise ValueError(
-            f"Cannot {how}: the newer checkpoint {folder} lies in the output folder. Resume it "
-            "with --resume auto, delete or move it, or give a new --output_dir."
-        )
-
-
 def delete_old_checkpoints(
     output_dir: Path, limit: int | None, written: str, best: str | None
 ) -> None:
@@ -160,7 +144,7 @@ def choose_checkpoint(
     """The verified checkpoint to resume from, or None to start from the beginning.
 
     `given` may be a checkpoint or its folder, True for the newest one, or False for none; with
-    None, `args.resume` decides.
+    None, `args.resume` decides. output_dir must have no newer intact checkpoint.
     """
     if isinstance(given, Checkpoint):
         return given
@@ -171,7 +155,12 @@ def choose_checkpoint(
         if newest is None and name is True:
             raise ValueError(f"No intact checkpoint in output_dir {output_dir}.")
         return newest
-    folder = Path(name) if name else None
-    checkpoint = None if folder is None else check_checkpoint(folder)
-    check_nothing_newer(output_dir, folder)
-    return checkpoint
+    resumed = check_checkpoint(Path(name)) if name else None
+    newest = newest_whole_checkpoint(output_dir)
+    if newest is not None and not (resumed and newest.folder.samefile(resumed.folder)):
+        how = f"resume from {resumed.folder}" if resumed else "start from the beginning"
+        raise ValueError(
+            f"Cannot {how}: the newer checkpoint {newest.folder} lies in the output folder. Resume "
+            "it with --resume auto, delete or move it, or give a new --output_dir."
+        )
+    return resumed
