@@ -126,16 +126,11 @@ def _read_files(data: TextDataArguments) -> dict[str, list[Row]]:
 def _read_hub(data: TextDataArguments, name: str) -> dict[str, list[Row]]:
     dataset = load_dataset(name, data.dataset_config)
     splits = [split for split in ("train", "validation", "test") if split in dataset]
-    if "test" in splits and _is_unlabelled(dataset["test"], data.label_column):
+    # Test sets with unpublished labels have the class -1 everywhere.
+    if "test" in splits and all(row.get(data.label_column) == -1 for row in dataset["test"]):
         logger.warning("%s[test] has no labels: it is skipped.", name)
         splits.remove("test")
     return {split: list(_records(dataset[split], data, f"{name}[{split}]")) for split in splits}
-
-
-def _is_unlabelled(dataset: Dataset, column: str) -> bool:
-    # Test sets with unpublished labels have the class -1 everywhere.
-    is_numbered = isinstance(dataset.features.get(column), ClassLabel)
-    return is_numbered and set(dataset[column]) == {-1}
 
 
 def _records(dataset: Dataset, data: TextDataArguments, name: str) -> Iterator[Row]:
