@@ -68,9 +68,9 @@ def exercises_page() -> str:
     for number, bug in enumerate(BUGS, 1):
         name = Path(bug["file"]).name
         parts.append(
-            f"## {number}\n\n{bug['symptom']}\n\n<details markdown='1'><summary>Answer</summary>\n\n"
-            f"{bug['answer']}\n`{name}` must have:\n\n```py\n{bug['old']}\n```\n\n"
-            f"Test: `{bug['test']}`\n\n</details>\n"
+            f"## {number}\n\n{bug['symptom']}\n\n<details markdown='1'>"
+            f"<summary>Answer</summary>\n\n{bug['answer']}\n`{name}` must have:\n\n"
+            f"```py\n{bug['old']}\n```\n\nTest: `{bug['test']}`\n\n</details>\n"
         )
     return "\n".join(parts)
 

@@ -134,7 +134,7 @@ def read_peer(
 def _computed_positions(peer: PreTrainedModel) -> Tensor:
     """Compute positions in float32, as stored ones may be rounded; return the encoder's, [n, D]."""
     for half in (peer.model.decoder, peer.model.encoder):
-        positions = half.embed_positions.float()
+        positions: Any = half.embed_positions.float()
         (table,) = (*positions.parameters(), *positions.buffers())  # M2M-100 has a buffer
         table._is_hf_initialized = False  # otherwise transformers would keep it
         peer._init_weights(positions)
