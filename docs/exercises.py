@@ -17,8 +17,8 @@ BUGS: list[dict[str, Any]] = yaml.safe_load((DOCS / "exercises.yaml").read_text(
 PAGE = """# Exercises: find the bug
 
 Each of these ten bugs changes one line of `modeling_aiayn`. There is no error message, but the
-model is wrong. After `make demo` and `source .venv/bin/activate`, plant a bug, and find it with [the
-paper beside the code](annotated.md):
+model is wrong. After `make demo` and `source .venv/bin/activate`, plant a bug, and find it with
+[the paper beside the code](annotated.md):
 
 ```
 python docs/exercises.py 3

@@ -4,6 +4,7 @@ import copy
 import fnmatch
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -134,8 +135,8 @@ def read_peer(
 def _computed_positions(peer: PreTrainedModel) -> Tensor:
     """Compute positions in float32, as stored ones may be rounded; return the encoder's, [n, D]."""
     for half in (peer.model.decoder, peer.model.encoder):
-        positions: Any = half.embed_positions.float()
-        (table,) = (*positions.parameters(), *positions.buffers())  # M2M-100 has a buffer
+        positions = half.embed_positions.float()
+        table = next(chain(positions.parameters(), positions.buffers()))  # M2M-100's is a buffer
         table._is_hf_initialized = False  # otherwise transformers would keep it
         peer._init_weights(positions)
     return table
