@@ -5,6 +5,7 @@ a handler for Ctrl-C, so an interrupt during startup ends with exit code 130 and
 """
 
 import importlib
+import io
 import os
 import signal
 import sys
@@ -73,9 +74,10 @@ def run_job(job: str) -> None:
         signal.signal(signal.SIGINT, handler)
         command.main()
 
-    # Training writes its results to files, so its stdout is only a log.
-    is_training = job == "demo" or job.startswith("train-")
-    command_line.run_command(run, is_stdout_log=is_training)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # nobody has replaced it
+        is_log = job == "demo" or job.startswith("train-")
+        sys.stdout.reconfigure(encoding="utf-8", line_buffering=is_log or None)
+    command_line.run_command(run)
 
 
 def _open_closed_streams() -> None:

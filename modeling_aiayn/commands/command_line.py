@@ -3,6 +3,8 @@
 import gc
 import json
 import logging
+import os
+import select
 import signal
 import sys
 import textwrap
@@ -17,7 +19,6 @@ from transformers import HfArgumentParser, TrainingArguments
 
 from ..data.parsing import parse_yaml
 from ..tokenization import is_tokenizer_failure
-from .streams import STREAMS, protect_streams
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 RECIPE_HELP = """
@@ -102,9 +103,8 @@ def typed_command() -> list[str]:
     return [*program.split(), *arguments]
 
 
-def run_command(main: Callable[[], None], *, is_stdout_log: bool = False) -> None:
+def run_command(main: Callable[[], None]) -> None:
     """Run a job; write errors that a user can correct as one line to stderr, with exit code 1."""
-    protect_streams(is_stdout_log)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     # HTTP clients log whole URLs, with signatures; datasets logs the frameworks that it finds.
     for library in ("httpx", "httpx2", "datasets"):
@@ -123,8 +123,8 @@ def run_command(main: Callable[[], None], *, is_stdout_log: bool = False) -> Non
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except BaseException as error:
-        if isinstance(error, BrokenPipeError) and error.filename == STREAMS[1]:
-            return  # as in `translate | head`
+        if isinstance(error, BrokenPipeError) and _has_lost_its_reader():
+            return
         message = None if is_debugging else _explanation(error)
         if message is None:
             raise
@@ -139,6 +139,16 @@ def _exit_code(main: Callable[[], None]) -> str | int | None:
     except SystemExit as stop:
         return stop.code
     return None
+
+
+def _has_lost_its_reader() -> bool:
+    """Whether nobody reads stdout any more, as in `translate | head`; then drop the rest of it."""
+    poll = select.poll()
+    poll.register(sys.stdout, 0)
+    is_lost = bool(poll.poll(0))
+    if is_lost:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return is_lost
 
 
 def leave_other_processes() -> None:
