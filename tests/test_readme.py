@@ -74,7 +74,7 @@ def models_and_files(tmp_path_factory, tokenizer, opus, nllb):
     classifier = small_model(AiaynForSequenceClassification, vocab_size=len(tokenizer))
     language_model = small_model(AiaynForCausalLM, vocab_size=len(byte_tokenizer()))
     for model, tokenizer_of_model, names in (
-        (translator, tokenizer, ("demo", "mine", "multi30k", "teacher", "multi30k-fr")),
+        (translator, tokenizer, ("demo", "mine", "teacher")),
         (classifier, tokenizer, ("imdb", "reviews")),
         (language_model, byte_tokenizer(), ("shakespeare",)),
     ):
@@ -94,11 +94,11 @@ def models_and_files(tmp_path_factory, tokenizer, opus, nllb):
         ("sentences.de", one["de"]),
         ("pairs.tsv", "The dog sees.\tDer Hund sieht.\n"),
         ("new.txt", "A wonderful film.\nA waste of two hours.\n"),
-        ("en.txt", "the dog sees .\n" * 2),
-        ("de.txt", "der Hund sieht .\n" * 2),
-        ("fr.txt", "le chien voit .\n" * 2),
-        ("gold.pharaoh", "0-0 1p1 2-2\n" * 2),
+        ("German-English_WordAlignment/test.en", "the dog sees .\n" * 2),
+        ("German-English_WordAlignment/test.de", "der Hund sieht .\n" * 2),
+        ("German-English_WordAlignment/de-en.wa", "0-0 1p1 2-2\n" * 2),
     ):
+        (root / path).parent.mkdir(exist_ok=True)
         (root / path).write_text(text)
     return root
 
@@ -174,7 +174,7 @@ def make_what_a_command_reads(words):
         tokenizer = translator.source_tokenizer
         pair = dict(tokenizer(["We see."], text_target=["Wir sehen."]))
         arguments = AiaynTrainingArguments(
-            "runs/multi30k", max_steps=5, save_steps=1, save_strategy="steps", report_to="none"
+            "runs/mine", max_steps=5, save_steps=1, save_strategy="steps", report_to="none"
         )
         data = {"train_dataset": Dataset.from_dict(pair), "processing_class": tokenizer}
         AiaynTrainer(translator.model.float(), arguments, **data).train()
