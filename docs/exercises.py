@@ -27,8 +27,8 @@ python docs/exercises.py 3
 If you cannot find it, run `make test`. The answer is below each symptom.
 `git restore modeling_aiayn` restores the code and discards your own changes there.
 
-Bugs 1 to 8 change translations. `aiayn translate` has attention code of its own, which hides most of
-them; this program shows them. Without a bug, it prints `Hallo!` and `Die Kinder spielen im Park
+Bugs 1 to 8 change translations. `aiayn translate` has attention code of its own, which hides most
+of them; this program shows them. Without a bug, it prints `Hallo!` and `Die Kinder spielen im Park
 Football und zwei Frauen sehen ihnen zu.` Bug 9 needs a classifier.
 
 ```python
