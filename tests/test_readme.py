@@ -47,8 +47,8 @@ UNTRIED = [
     for line in block.replace("\\\n", " ").splitlines()
     if re.match(r" *(aiayn|python scripts/)[^$]*$", line)
 ]
-# An export to ONNX traces a model for ten seconds, and processes import what they need.
-LONG = re.compile("export_onnx|score_alignment|--processes")
+# An export to ONNX traces a model for ten seconds.
+LONG = re.compile("export-onnx|score-alignment")
 COMMAND_CASES = [
     pytest.param(line, marks=[pytest.mark.long] if LONG.search(line) else []) for line in COMMANDS
 ]

@@ -6,6 +6,8 @@ import sys
 import pytest
 from conftest import ROOT
 
+pytestmark = pytest.mark.long  # each test starts processes that import torch
+
 # A job that writes results to stdout, and then a file.
 JOB = """
 import sys
