@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import Cache, EncoderDecoderCache, PreTrainedModel
+from transformers import Cache, EncoderDecoderCache, GenerationConfig, PreTrainedModel
 from transformers.core_model_loading import WeightRenaming
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -193,9 +193,12 @@ class AiaynForConditionalGeneration(AiaynPreTrainedModel, TranslationGenerationM
         vocab_size = config.decoder_vocab_size or config.vocab_size
         self.model = AiaynModel(self.config)
         self.lm_head = nn.Linear(config.d_model, vocab_size, bias=config.lm_head_bias)
-        self.generation_config.max_tokens_beyond_source = MAX_TOKENS_BEYOND_SOURCE
-        # Marked as derived from the model's config, it would lose this field.
-        self.generation_config._from_model_config = None
+        # Marked as derived from the model's config, it would lose max_tokens_beyond_source.
+        derived = GenerationConfig.from_model_config(self.config).to_dict().items()
+        self.generation_config = GenerationConfig(
+            **{name: value for name, value in derived if not name.startswith("_")},
+            max_tokens_beyond_source=MAX_TOKENS_BEYOND_SOURCE,
+        )
         self.post_init()
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:

@@ -75,7 +75,7 @@ def models_and_files(tmp_path_factory, tokenizer, opus, nllb):
     language_model = small_model(AiaynForCausalLM, vocab_size=len(byte_tokenizer()))
     for model, tokenizer_of_model, names in (
         (translator, tokenizer, ("demo", "mine", "teacher")),
-        (classifier, tokenizer, ("imdb", "reviews")),
+        (classifier, tokenizer, ("reviews",)),
         (language_model, byte_tokenizer(), ("shakespeare",)),
     ):
         for folder in (root / "runs" / name for name in names):

@@ -143,11 +143,13 @@ def _exit_code(main: Callable[[], None]) -> str | int | None:
 
 def _has_lost_its_reader() -> bool:
     """Whether nobody reads stdout any more, as in `translate | head`; then drop the rest of it."""
+    if os.name == "nt":  # it has no poll, and a reader that has gone is another error there
+        return False
     poll = select.poll()
-    poll.register(sys.stdout, 0)
+    poll.register(1, 0)
     is_lost = bool(poll.poll(0))
     if is_lost:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return is_lost
 
 
