@@ -23,6 +23,7 @@ from modeling_aiayn.serving.service import Service, make_app, served_model
 from modeling_aiayn.tokenization import clean_text, has_words
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.hypotheses import Hypothesis
+from modeling_aiayn.translation.segments.numbers import lost_numbers
 from modeling_aiayn.translation.segments.placement import units_of
 from modeling_aiayn.translation.segments.segment import Segment
 from modeling_aiayn.translation.segments.word_attention import word_attention
@@ -204,3 +205,76 @@ def test_pieces_in_documents_are_those_of_plain_texts():
     sentences = Document("<p>Hello {name}, see /a/b.txt 😀 <b>now</b>.</p>", "html", "en").sentences
     assert sentences == ["Hello, see now."]
     assert units_of(sentences[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "translation", "lost"),
+    [
+        ("I have 111 cats.", "Ich habe 11 Katzen.", ["111"]),
+        ("In 2026 we sold 12345.", "In 2062 verkauften wir 12345.", ["2026"]),
+        ("He paid 1,250 euros.", "Er zahlte 120 Euro.", ["1,250"]),
+        ("He paid 1,250 euros.", "Er zahlte 1.250 Euro.", []),
+        ("He paid 12345 euros.", "Il a payé 12\u202f345 euros.", []),
+        ("250,000 people", "250 mil personas", []),
+        ("1,500,000 people", "150万人", []),
+        ("250,000 people", "2.5 लाख लोग", []),
+        ("in 2019", "۲۰۱۹ में", []),
+        ("on 28.11.2026", "on November 28", []),  # dates may be written in other ways
+        ("at 12:30 on 11/29/2024", "mittags", []),
+        ("from 1987-1999 a B747 and MP300", "von einer", ["1987"]),
+        ("the 1990s", "die Neunziger", []),
+        ("48 cats", "84 Katzen", []),  # as 11 pm becomes 23 Uhr
+        ("100 cats", "hundert Katzen", []),
+        ("100 cats", "10 Katzen", []),
+        ("100 cats", "zwanzig00 Katzen", ["100"]),
+        ("120 cats", "hundertzwanzig Katzen", ["120"]),
+        ("9" * 5000, "", ["9" * 5000]),
+    ],
+)
+def test_lost_numbers_are_those_of_three_digits(text, translation, lost):
+    assert [mark.written for mark in lost_numbers(text, translation)] == lost
+
+
+def test_a_lost_number_takes_the_place_of_the_wrong_one():
+    def joined(text, translation, links):
+        """Links are the source words of each target word."""
+        sources = len(units_of(text))
+        weights = torch.tensor([[float(n == link) for n in range(sources)] for link in links])
+        marks = lost_numbers(text, translation)
+        return Segment.of(text).joined(translation, lambda *_: weights, marks)
+
+    # Words beside the wrong number stay, even if they attend to the number.
+    assert joined("I have 9429 cats", "Ich habe 10,000 Katzen", [0, 1, 2, 2, 2, 2]) == (
+        "Ich habe 9429 Katzen"
+    )
+    assert joined("I have 111 cats", "我有11只猫", [0, 1, 2, 3, 3]) == "我有111只猫"
+    text, translation = "From 1812 to 939 or 575", "Von 575 bis 93 lebte"
+    assert joined(text, translation, [0, 5, 2, 3, 1]) == "Von 575 bis 939 1812"
+    # Without a wrong number: the words, else a new place.
+    assert joined("My 121 cats", "Meine einhunderteinundzwanzig Katzen", [0, 1, 2]) == (
+        "Meine 121 Katzen"
+    )
+    assert joined("My 121 cats", "Meine Katzen", [0, 2]) == "Meine Katzen 121"
+
+
+def test_the_bundled_model_writes_all_numbers_once():
+    translator = Translator.from_pretrained("aiayn-en-de")
+    translator.use_glossary({"Room 333": "=Saal 444"})
+    rng = random.Random(0)
+    texts = [
+        "I have {} cats.",
+        "There are {} books on the table.",
+        "The school has {} students and {} teachers.",
+        "The book costs {} dollars.",
+    ]
+    for text in texts * 5:
+        numbers = [str(rng.randrange(201, 99_999)) for _ in range(2)]
+        (found,) = translator([text.format(*numbers)])
+        for number in numbers[: text.count("{}")]:
+            assert found.count(number) == 1, (text, found)
+    (found,) = translator(["Room 333 is empty."])
+    assert "Saal 444" in found and "333" not in found
+    page = Document("<p>I have <b>683 cats</b>.</p>", "html", "en")
+    assert page.translated(translator(page.sentences), partial(word_attention, translator)) == (
+        "<p>Ich habe <b>683 Katzen</b>.</p>"
+    )

@@ -56,6 +56,7 @@ from .pools import (
 )
 from .progress import translation_bar
 from .segments.marks import Mark
+from .segments.numbers import lost_numbers
 from .segments.segment import Segment
 from .segments.whole_texts import SplitText
 from .segments.word_attention import word_attentions
@@ -512,12 +513,16 @@ class Translator:
         pool: Sequence[SourceText],
         terms: Mapping[int, Sequence[Term]],
     ) -> None:
-        """Insert the copied parts of the sources, and missing terms, into the translations."""
+        """Insert the copied parts of the sources, missing terms and numbers into translations."""
         rows: dict[Languages | None, list[tuple[int, int, list[Mark]]]] = defaultdict(list)
         for index, some in terms.items():
             segment = segments[index]
             for rank, found in enumerate(results[index]):
                 marks = [term.mark() for term in some if not term.is_in(found.text)]
+                if not pool[index].prefix:  # which must stay
+                    numbers = lost_numbers(segment.block.text, found.text)
+                    spans = [(term.start, term.end) for term in some]
+                    marks += [x for x in numbers if not any(a <= x.start < b for a, b in spans)]
                 if found.token_ids and (segment.bullet or segment.block.marks or marks):
                     rows[pool[index].languages].append((index, rank, marks))
         for languages, these in rows.items():

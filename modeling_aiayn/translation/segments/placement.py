@@ -5,6 +5,7 @@ nested, and neighboring marks do not overlap, so markup stays well-formed.
 """
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,8 @@ from .marks import Mark
 JOINED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 # A word, a punctuation mark, or one character of these scripts.
 UNIT = re.compile(rf"[^\W{JOINED}]+|[^\w\s]|[{JOINED}]")
+# Words with digits, such as 10,000 or 1990s.
+DIGIT_WORD = re.compile(rf"[^\W{JOINED}]*\d[^\W{JOINED}]*(?:[.,:]\d+)*")
 # A target word belongs to a mark if it pays more than this share of its attention to the mark.
 THRESHOLD = 0.5
 
@@ -186,6 +189,11 @@ class PlacedSentence:
             for unit in range(*window)
         }
         starts, ends = self._edges(words, window)
+        if mark.written and mark.written[0].isdigit():  # rather replace a number than words
+            free = [x for x in self._new_numbers if all(x[1] <= a or x[0] >= b for a, b in taken)]
+            runs = [x for x in free if sum(gains.get(unit, -inf) for unit in range(*x)) > 0.0]
+            starts = {first for first, _ in runs} or starts
+            ends = {last - 1 for _, last in runs} or ends
         options: list[tuple[float, Span]] = []
         edges = [window[0], *(edge for span in taken for edge in span), window[1]]
         for left, right in zip(edges[::2], edges[1::2], strict=True):
@@ -198,6 +206,14 @@ class PlacedSentence:
                 if unit in ends and best[0] > -inf:
                     options.append((best[0] + total, (best[1], unit + 1)))
         return max(options, default=(0.0, (window[1], window[1])))
+
+    @cached_property
+    def _new_numbers(self) -> list[Span]:
+        """The target words of each number that the source does not have."""
+        known = set(DIGIT_WORD.findall(self.text))
+        spans = [x.span() for x in DIGIT_WORD.finditer(self.target) if x.group() not in known]
+        ends = [end for _, end in self.target_units]
+        return [(bisect_right(ends, first), bisect_left(ends, last) + 1) for first, last in spans]
 
     def _edges(self, words: list[int], window: Span) -> list[Container[int]]:
         """Return the target words where a mark may begin, and where it may end: not punctuation."""
