@@ -174,6 +174,8 @@ PASTED = [
     ("unit", "He ran 5 km, or 3.1 mi.", "He ran, or 3.1 mi.", ["5 km"]),
     ("unit", "It has 16GB and 2,5 kg.", "It has and.", ["16GB", "2,5 kg"]),
     ("unit", "We saw 5 men and 3 ladies.", "We saw 5 men and 3 ladies.", []),
+    ("unit", "It is -15 °C, not +3 °C.", "It is, not.", ["-15 °C", "+3 °C"]),
+    ("unit", "We ran 5-10 km.", "We ran.", ["5-10 km"]),
     ("unit", "5 km", None, []),
     ("unit", "16 GB", None, []),
     ("unit", "20 °C", None, []),
