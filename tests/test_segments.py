@@ -218,6 +218,7 @@ def test_pieces_in_documents_are_those_of_plain_texts():
         ("250,000 people", "250 mil personas", []),
         ("1,500,000 people", "150万人", []),
         ("250,000 people", "2.5 लाख लोग", []),
+        ("16 000 Liter", "100 barrels", []),
         ("in 2019", "۲۰۱۹ में", []),
         ("on 28.11.2026", "on November 28", []),  # dates may be written in other ways
         ("at 12:30 on 11/29/2024", "mittags", []),

@@ -5,8 +5,8 @@ from unicodedata import decimal
 
 from .marks import Mark
 
-# A number of three or more digits that is no part of a date, a time, a fraction, or a word.
-NUMBER = re.compile(r"(?<![\w.,:/-])(?:\d{1,3}(?:[.,]\d{3})+|\d{3,})(?![.,:/]?\w)")
+# A number of three or more digits that is no part of a date, time, fraction, word, or 16 000.
+NUMBER = re.compile(r"(?<![\w.,:/-])(?<!\d\s)(?:\d{1,3}(?:[.,]\d{3})+|\d{3,})(?![.,:/]?\w)")
 # Digits alone, and digits with one other character between them.
 RUN, CHAIN = re.compile(r"\d+"), re.compile(r"\d+(?:\D\d+)+")
 
