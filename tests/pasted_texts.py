@@ -175,7 +175,7 @@ PASTED = [
     ("unit", "It has 16GB and 2,5 kg.", "It has and.", ["16GB", "2,5 kg"]),
     ("unit", "We saw 5 men and 3 ladies.", "We saw 5 men and 3 ladies.", []),
     ("unit", "It is -15 °C, not +3 °C.", "It is, not.", ["-15 °C", "+3 °C"]),
-    ("unit", "We ran 5-10 km.", "We ran.", ["5-10 km"]),
+    ("unit", "We ran 5-10 km at \u20137 °C.", "We ran at.", ["5-10 km", "\u20137 °C"]),
     ("unit", "5 km", None, []),
     ("unit", "16 GB", None, []),
     ("unit", "20 °C", None, []),

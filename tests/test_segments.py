@@ -2,6 +2,7 @@
 
 import html
 import random
+import unicodedata
 from contextlib import contextmanager
 from functools import partial
 
@@ -212,70 +213,81 @@ def test_pieces_in_documents_are_those_of_plain_texts():
     [
         ("I have 111 cats.", "Ich habe 11 Katzen.", ["111"]),
         ("In 2026 we sold 12345.", "In 2062 verkauften wir 12345.", ["2026"]),
-        ("He paid 1,250 euros.", "Er zahlte 120 Euro.", ["1,250"]),
+        ("He paid 1,250 euros.", "Er zahlte 120 Euro.", ["1250"]),
         ("He paid 1,250 euros.", "Er zahlte 1.250 Euro.", []),
         ("He paid 12345 euros.", "Il a payé 12\u202f345 euros.", []),
+        ("It costs 1,234\u20135,678 euros.", "Es kostet 1.234-5.678 Euro.", []),
         ("250,000 people", "250 mil personas", []),
-        ("1,500,000 people", "150万人", []),
-        ("250,000 people", "2.5 लाख लोग", []),
-        ("16 000 Liter", "100 barrels", []),
-        ("in 2019", "۲۰۱۹ में", []),
+        ("3,500 people", "3 mil 500 personas", []),
+        ("103 million people", "1億300万人", []),
+        ("12,345 people", "1만 2345명", []),
+        ("120,000 people", "1 लाख 20 हज़ार लोग", []),
+        ("in 2019 of 34", "۲۰۱۹ में 43", []),
+        ("1'250 francs or 123 456", "1250 Franken oder 123456", []),
+        ("16 345 Liter", "100 barrels", []),
         ("on 28.11.2026", "on November 28", []),  # dates may be written in other ways
-        ("at 12:30 on 11/29/2024", "mittags", []),
-        ("from 1987-1999 a B747 and MP300", "von einer", ["1987"]),
-        ("the 1990s", "die Neunziger", []),
+        ("at 12:30 on 11/29/2024", "um 13 Uhr", []),
+        ("the 1980s, a B747", "die 80er, eine 77", []),
         ("48 cats", "84 Katzen", []),  # as 11 pm becomes 23 Uhr
-        ("100 cats", "hundert Katzen", []),
-        ("100 cats", "10 Katzen", []),
-        ("100 cats", "zwanzig00 Katzen", ["100"]),
-        ("120 cats", "hundertzwanzig Katzen", ["120"]),
-        ("9" * 5000, "", ["9" * 5000]),
+        ("100 cats, 3 dogs", "hundert Katzen, 4 Hunde", []),
+        ("120 cats", "hundertzwanzig Katzen", []),
+        ("9" * 5000 + " 4", "8", ["9" * 5000]),
     ],
 )
 def test_lost_numbers_are_those_of_three_digits(text, translation, lost):
     assert [mark.written for mark in lost_numbers(text, translation)] == lost
 
 
-def test_a_lost_number_takes_the_place_of_the_wrong_one():
-    def joined(text, translation, links):
-        """Links are the source words of each target word."""
-        sources = len(units_of(text))
-        weights = torch.tensor([[float(n == link) for n in range(sources)] for link in links])
-        marks = lost_numbers(text, translation)
-        return Segment.of(text).joined(translation, lambda *_: weights, marks)
+def joined(text, translation, links):
+    """Write lost numbers; links are the source words of each target word."""
+    sources = len(units_of(text))
+    weights = torch.tensor([[float(n == link) for n in range(sources)] for link in links])
+    marks = lost_numbers(text, translation)
+    return Segment.of(text).joined(translation, lambda *_: weights, marks)
 
+
+def test_a_lost_number_takes_the_place_of_a_similar_one():
     # Words beside the wrong number stay, even if they attend to the number.
-    assert joined("I have 9429 cats", "Ich habe 10,000 Katzen", [0, 1, 2, 2, 2, 2]) == (
-        "Ich habe 9429 Katzen"
-    )
-    assert joined("I have 111 cats", "我有11只猫", [0, 1, 2, 3, 3]) == "我有111只猫"
-    text, translation = "From 1812 to 939 or 575", "Von 575 bis 93 lebte"
-    assert joined(text, translation, [0, 5, 2, 3, 1]) == "Von 575 bis 939 1812"
-    # Without a wrong number: the words, else a new place.
-    assert joined("My 121 cats", "Meine einhunderteinundzwanzig Katzen", [0, 1, 2]) == (
-        "Meine 121 Katzen"
-    )
-    assert joined("My 121 cats", "Meine Katzen", [0, 2]) == "Meine Katzen 121"
+    found = joined("I have 9429 cats", "Ich habe 92,000 Katzen", [0, 1, 2, 2, 2, 2])
+    assert found == "Ich habe 9429 Katzen"
+    # A word that attends to nothing of the kind stays, and so does a number of another size.
+    assert joined("I have 111 cats", "Ich habe 11 Katzen", [0, 1, 1, 3]) == "Ich habe 11 Katzen"
+    found = joined("He drove 135 in town", "Er fuhr 84 in town", [0, 1, 2, 3, 4])
+    assert found == "Er fuhr 84 in town"
+    # 575 is right, and of two lost numbers only one has a place.
+    text, translation = "From 1812 to 1813 or 575", "Von 575 bis 181 lebte"
+    assert joined(text, translation, [0, 5, 2, 3, 1]) == "Von 575 bis 1813 lebte"
+    assert joined(text, translation, [0, 5, 2, 1, 1]) == "Von 575 bis 1812 lebte"
 
 
-def test_the_bundled_model_writes_all_numbers_once():
+def test_the_bundled_model_writes_long_numbers_right():
+    translator = Translator.from_pretrained("aiayn-en-de")
+    rng = random.Random(0)
+    texts = ["I have {} cats.", "There are {} books on the table.", "The book costs {} dollars."]
+    numbers = [str(rng.randrange(201, 9_999)) for _ in range(60)]
+    sources = [text.format(number) for text, number in zip(texts * 20, numbers, strict=True)]
+    found = translator(sources)
+    ours = sum(number in text for number, text in zip(numbers, found, strict=True))
+    by_model = sum(
+        number in translator.target_tokenizer.decode(best.token_ids)
+        for number, (best,) in zip(numbers, translator.stream(sources), strict=True)
+    )
+    assert ours > 50 > 40 > by_model
+
+
+def test_numbers_beside_terms_marks_and_accents():
     translator = Translator.from_pretrained("aiayn-en-de")
     translator.use_glossary({"Room 333": "=Saal 444"})
-    rng = random.Random(0)
-    texts = [
-        "I have {} cats.",
-        "There are {} books on the table.",
-        "The school has {} students and {} teachers.",
-        "The book costs {} dollars.",
-    ]
-    for text in texts * 5:
-        numbers = [str(rng.randrange(201, 99_999)) for _ in range(2)]
-        (found,) = translator([text.format(*numbers)])
-        for number in numbers[: text.count("{}")]:
-            assert found.count(number) == 1, (text, found)
     (found,) = translator(["Room 333 is empty."])
     assert "Saal 444" in found and "333" not in found
     page = Document("<p>I have <b>683 cats</b>.</p>", "html", "en")
     assert page.translated(translator(page.sentences), partial(word_attention, translator)) == (
         "<p>Ich habe <b>683 Katzen</b>.</p>"
     )
+    # Letters and accents that the model reads as one.
+    text = unicodedata.normalize("NFD", "In 1987 the café had 4821 guests.")
+    (found,) = translator([text])
+    assert "1987" in found and "4821" in found
+    # The beginning that a user gives stays.
+    ((found,),) = translator.stream(["I have 683 cats."], prefixes=["Ich habe 68"])
+    assert found.text.startswith("Ich habe 68")

@@ -20,7 +20,7 @@ FIXED = re.compile(
     r"|(?<![\w/.<])(?:~|\.{1,2})?(?:/[\w.-]*\w){2,}/?|\b[A-Za-z]:\\\S*\w"  # file paths
     r"|(?<![\w./-])[\w.-]*\w(?:/[\w.-]+)+\.\w{1,5}\b"
     rf"|(?:{EMOJI}[\u200d\ufe0f\U0001f3fb-\U0001f3ff]*)+"
-    rf"|(?<![\w.,\u2013-])[+\u2212-]?\d+(?:[.,\u2013-]\d+)*\s?(?:{UNITS})(?!\w)"  # with units
+    rf"|(?<![\w.,])(?<!\d[\u2013-])[+\u2212\u2013-]?\d+(?:[.,\u2013-]\d+)*\s?(?:{UNITS})(?!\w)"
 )
 # The beginning of a list item.
 BULLET = re.compile(r"\s*(?:[-\u2013\u2014*\u2022\u25aa\u2023\u25e6]|\(?\d{1,3}[.)])\s+(?=\S)")

@@ -1,30 +1,60 @@
-"""Numbers that a translation has lost or changed."""
+"""Numbers that a translation has changed."""
 
 import re
+from difflib import SequenceMatcher
 from unicodedata import decimal
 
 from .marks import Mark
 
 # A number of three or more digits that is no part of a date, time, fraction, word, or 16 000.
-NUMBER = re.compile(r"(?<![\w.,:/-])(?<!\d\s)(?:\d{1,3}(?:[.,]\d{3})+|\d{3,})(?![.,:/]?\w)")
-# Digits alone, and digits with one other character between them.
-RUN, CHAIN = re.compile(r"\d+"), re.compile(r"\d+(?:\D\d+)+")
+NUMBER = re.compile(
+    r"(?<![\w.,:/'\u2019-])(?<!\d\s)(?:[0-9]{1,3}(?:[.,][0-9]{3})+|[0-9]{3,})"
+    r"(?![.,:/]?\w|['\u2019\s]\d{3})"
+)
+DIGITS = re.compile(r"\d+")
+# Letters with digits, and numbers with separators.
+DIGIT_WORD = re.compile(r"(?<![^\W\d])[^\W\d]*\d\w*(?:[.,:]\d+)*")
+# Scripts with words for 10,000 or without spaces: "1\u5104300\u4e07" is 103 million.
+OTHER_SCRIPTS = re.compile("[\u0e00-\u1cff\u3040-\ud7ff]")
+MOST_PARTS = 4  # of a number, such as 1.234.567
+SIMILARITY = 0.5  # of a changed number and the right one, at least
+LOST_NUMBER = "lost number"  # name of marks
 
 
 def lost_numbers(text: str, translation: str) -> list[Mark]:
-    """Return marks that write the numbers of a sentence which its translation lacks.
+    """Return marks for the numbers of a sentence that its translation may have changed.
 
-    Separators and zeros at the end do not count: 250,000 may become "250 mil" or "25万". A
-    translation without digits may have words for a round number, such as "hundert" for 100.
+    Separators and zeros at the end do not count, and parts may have words between them: 250,000 may
+    become "250 mil", and 3,500 "3 mil 500". Round numbers are not sought, because the translation
+    may have words for them.
     """
-    numbers = [(_digits(found.group()), found) for found in NUMBER.finditer(text)]
-    runs = [*RUN.findall(translation), *CHAIN.findall(translation)] if numbers else []
-    written = {_digits(run) for run in runs}
+    if OTHER_SCRIPTS.search(translation) or not new_numbers(text, translation):
+        return []
+    written = _numbers(translation)
     return [
-        Mark(*found.span(), "", written=found.group())
-        for digits, found in numbers
-        if digits not in written and (written or len(digits) > 1)
+        Mark(*found.span(), "", written=re.sub("[.,]", "", found.group()), name=LOST_NUMBER)
+        for found in NUMBER.finditer(text)
+        if len(digits := _digits(found.group())) > 1 and digits not in written
     ]
+
+
+def new_numbers(text: str, translation: str) -> list[tuple[int, int]]:
+    """Return the start and end of the numbers of a translation that its sentence does not have."""
+    known = _numbers(text)
+    found = DIGIT_WORD.finditer(translation)
+    return [number.span() for number in found if _digits(number.group()) not in known]
+
+
+def are_similar(number: str, word: str) -> bool:
+    """Whether two numbers share most digits; otherwise, one may be converted to another unit."""
+    return SequenceMatcher(None, _digits(number), _digits(word)).ratio() >= SIMILARITY
+
+
+def _numbers(text: str) -> set[str]:
+    """Return the numbers that a text may contain."""
+    runs = DIGITS.findall(text)
+    starts, sizes = range(len(runs)), range(1, MOST_PARTS + 1)
+    return {_digits("".join(runs[start : start + size])) for start in starts for size in sizes}
 
 
 def _digits(number: str) -> str:

@@ -15,13 +15,14 @@ from math import inf
 from torch import Tensor
 
 from .marks import Mark
+from .numbers import LOST_NUMBER, are_similar, new_numbers
 
 # Scripts without spaces between words: Thai to Khmer, and East Asian scripts.
 JOINED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-# A word, a punctuation mark, or one character of these scripts.
-UNIT = re.compile(rf"[^\W{JOINED}]+|[^\w\s]|[{JOINED}]")
-# Words with digits, such as 10,000 or 1990s.
-DIGIT_WORD = re.compile(rf"[^\W{JOINED}]*\d[^\W{JOINED}]*(?:[.,:]\d+)*")
+# Characters that Unicode joins to the one before.
+ACCENTS = "[\u0300-\u036f\u0653-\u0655\u3099\u309a]*"
+# A word, a punctuation mark, or one character of these scripts, each with its accents.
+UNIT = re.compile(rf"(?:[^\W{JOINED}]{ACCENTS})+|(?:[^\w\s]|[{JOINED}]){ACCENTS}")
 # A target word belongs to a mark if it pays more than this share of its attention to the mark.
 THRESHOLD = 0.5
 
@@ -137,11 +138,11 @@ class PlacedSentence:
         """Choose target words for neighboring marks; the clearest attention chooses first."""
         if len(marks) == 1 and self._words(marks[0]) == covered:
             return {marks[0]: window}
-        windows = self._same_words(marks, window)
+        windows = self._wrong_numbers(marks, window)
+        windows |= self._same_words([mark for mark in marks if mark not in windows], window)
         taken = sorted(set(windows.values()))
-        for mark in sorted(marks, key=lambda mark: self._best_run(mark, window, []), reverse=True):
-            if mark in windows:
-                continue
+        rest = [mark for mark in marks if mark not in windows]
+        for mark in sorted(rest, key=lambda mark: self._best_run(mark, window, []), reverse=True):
             gain, run = self._best_run(mark, window, taken)
             if mark.written and gain <= 0.0:  # no word is clearly its translation
                 run = (run[1], run[1])
@@ -165,6 +166,40 @@ class PlacedSentence:
                     found[mark] = (unit, unit + 1)
         return found
 
+    def _wrong_numbers(self, marks: list[Mark], window: Span) -> dict[Mark, Span]:
+        """Find the number that each mark of a lost number replaces: one that attends to it.
+
+        Without one, the mark changes nothing.
+        """
+        found: dict[Mark, Span] = {}
+        for mark in (mark for mark in marks if mark.name == LOST_NUMBER):
+            words = self._words(mark)
+            options = [
+                (self._gain(words, run), run)
+                for run, word in self._new_numbers
+                if window[0] <= run[0]
+                and run[1] <= window[1]
+                and are_similar(mark.written or "", word)
+            ]
+            gain, found[mark] = max(options, default=(0.0, window))
+            if gain <= 0.0 or [*found.values()].count(found[mark]) > 1:
+                mark.written, found[mark] = None, (window[0], window[0])
+        return found
+
+    def _gain(self, words: list[int], run: Span) -> float:
+        """Return by how much target words attend more than the threshold to source words."""
+        rows = (self.weights[unit] for unit in range(*run))
+        return sum(sum(row[word] for word in words) - THRESHOLD for row in rows)
+
+    @cached_property
+    def _new_numbers(self) -> list[tuple[Span, str]]:
+        """The numbers that the source does not have: their target words, and their text."""
+        ends = [end for _, end in self.target_units]
+        return [
+            ((bisect_right(ends, first), bisect_left(ends, last) + 1), self.target[first:last])
+            for first, last in new_numbers(self.text, self.target)
+        ]
+
     def _part_of_word(self, mark: Mark, unit: int) -> Span | None:
         """Return the marked characters of a target word if it equals the word around the mark."""
         words = self._words(mark)
@@ -184,16 +219,8 @@ class PlacedSentence:
         run is empty and at the end of the window.
         """
         words = self._words(mark)
-        gains = {
-            unit: sum(self.weights[unit][word] for word in words) - THRESHOLD
-            for unit in range(*window)
-        }
+        gains = {unit: self._gain(words, (unit, unit + 1)) for unit in range(*window)}
         starts, ends = self._edges(words, window)
-        if mark.written and mark.written[0].isdigit():  # rather replace a number than words
-            free = [x for x in self._new_numbers if all(x[1] <= a or x[0] >= b for a, b in taken)]
-            runs = [x for x in free if sum(gains.get(unit, -inf) for unit in range(*x)) > 0.0]
-            starts = {first for first, _ in runs} or starts
-            ends = {last - 1 for _, last in runs} or ends
         options: list[tuple[float, Span]] = []
         edges = [window[0], *(edge for span in taken for edge in span), window[1]]
         for left, right in zip(edges[::2], edges[1::2], strict=True):
@@ -206,14 +233,6 @@ class PlacedSentence:
                 if unit in ends and best[0] > -inf:
                     options.append((best[0] + total, (best[1], unit + 1)))
         return max(options, default=(0.0, (window[1], window[1])))
-
-    @cached_property
-    def _new_numbers(self) -> list[Span]:
-        """The target words of each number that the source does not have."""
-        known = set(DIGIT_WORD.findall(self.text))
-        spans = [x.span() for x in DIGIT_WORD.finditer(self.target) if x.group() not in known]
-        ends = [end for _, end in self.target_units]
-        return [(bisect_right(ends, first), bisect_left(ends, last) + 1) for first, last in spans]
 
     def _edges(self, words: list[int], window: Span) -> list[Container[int]]:
         """Return the target words where a mark may begin, and where it may end: not punctuation."""

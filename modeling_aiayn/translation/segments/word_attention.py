@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from unicodedata import normalize
 
 import torch
 from torch import Tensor
@@ -50,8 +51,9 @@ def _membership(
     tokenizer: Any, text: str, ids: Sequence[int], clean: Callable[[str], str]
 ) -> Tensor:
     """Make a matrix with 1 where a token belongs to a word, [words, tokens]."""
-    words = [clean(text[slice(*span)]) for span in units_of(text)]
-    word_of = words_of_tokens(tokenizer, clean(text), words, ids)
+    # Cleaning a text may join accents to letters, and cleaning a word of it may not.
+    words = [normalize("NFC", clean(text[slice(*span)])) for span in units_of(text)]
+    word_of = words_of_tokens(tokenizer, normalize("NFC", clean(text)), words, ids)
     tokens = [[float(word == number) for word in word_of] for number in range(len(words))]
     for number in reversed(range(len(words) - 1)):  # else use the next word's tokens
         tokens[number] = tokens[number] if any(tokens[number]) else tokens[number + 1]
