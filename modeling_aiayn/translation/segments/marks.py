@@ -22,6 +22,8 @@ FIXED = re.compile(
     rf"|(?:{EMOJI}[\u200d\ufe0f\U0001f3fb-\U0001f3ff]*)+"
     rf"|(?<![\w.,])(?<!\d[\u2013-])[+\u2212\u2013-]?\d+(?:[.,\u2013-]\d+)*\s?(?:{UNITS})(?!\w)"
 )
+# A sign that each of these texts has: to find none takes a tenth of the time.
+FIXED_SIGN = re.compile(rf"[/@^{{%#\\\d]|www\.|{EMOJI}")
 # The beginning of a list item.
 BULLET = re.compile(r"\s*(?:[-\u2013\u2014*\u2022\u25aa\u2023\u25e6]|\(?\d{1,3}[.)])\s+(?=\S)")
 # Superscripts that stay as they are: exponents and footnote numbers.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from ...tokenization import clean_text
-from .marks import BULLET, FIXED, Block, BlockBuilder, Mark
+from .marks import BULLET, FIXED, FIXED_SIGN, Block, BlockBuilder, Mark
 from .placement import Attention
 from .rendering import translated_block
 
@@ -23,7 +23,7 @@ class Segment:
         text = clean_text(text)
         bullet = match.group() if (match := BULLET.match(text)) else ""
         text = text[len(bullet) :]
-        if FIXED.search(text) is None:
+        if FIXED_SIGN.search(text) is None or FIXED.search(text) is None:
             return cls(bullet, Block(text, [], _as_it_is))
         builder = BlockBuilder()
         builder.add_text(text)
