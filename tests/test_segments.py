@@ -277,9 +277,11 @@ def test_the_bundled_model_writes_long_numbers_right():
 
 def test_numbers_beside_terms_marks_and_accents():
     translator = Translator.from_pretrained("aiayn-en-de")
-    translator.use_glossary({"Room 333": "=Saal 444"})
+    translator.use_glossary({"Room 333": "=Saal 444", "250 euros": "=300 Euro"})
     (found,) = translator(["Room 333 is empty."])
     assert "Saal 444" in found and "333" not in found
+    (found,) = translator(["We pay 1,250 euros."])
+    assert "300 Euro" in found and "1250" not in found
     page = Document("<p>I have <b>683 cats</b>.</p>", "html", "en")
     assert page.translated(translator(page.sentences), partial(word_attention, translator)) == (
         "<p>Ich habe <b>683 Katzen</b>.</p>"

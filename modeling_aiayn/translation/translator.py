@@ -520,9 +520,11 @@ class Translator:
             for rank, found in enumerate(results[index]):
                 marks = [term.mark() for term in some if not term.is_in(found.text)]
                 if not pool[index].prefix:  # which must stay
-                    numbers = lost_numbers(segment.block.text, found.text)
-                    spans = [(term.start, term.end) for term in some]
-                    marks += [x for x in numbers if not any(a <= x.start < b for a, b in spans)]
+                    marks += [
+                        lost
+                        for lost in lost_numbers(segment.block.text, found.text)
+                        if not any(lost.start < x.end and x.start < lost.end for x in some)
+                    ]
                 if found.token_ids and (segment.bullet or segment.block.marks or marks):
                     rows[pool[index].languages].append((index, rank, marks))
         for languages, these in rows.items():

@@ -9,6 +9,7 @@ BLANK_CHARACTERS = " \t\r\n\f"
 BLANKS = re.compile(f"[{BLANK_CHARACTERS}]+")
 # First characters of emoji.
 EMOJI = "[\u2600-\u27bf\u2b50\u2b55\u231a\u231b\U0001f000-\U0001faff]"
+# Of numbers that stay.
 UNITS = "km/h|[kcm]?m[²³]?|[km]?g|[kMGT]i?B|k?Wh?|[kMG]?Hz|°[CF]|[mc]?l"
 # Text that stays as it is.
 FIXED = re.compile(

@@ -28,8 +28,8 @@ def lost_numbers(text: str, translation: str) -> list[Mark]:
     become "250 mil", and 3,500 "3 mil 500". Round numbers are not sought, because the translation
     may have words for them.
     """
-    has_digits = DIGITS.search(text) and not OTHER_SCRIPTS.search(translation)
-    if not (has_digits and new_numbers(text, translation)):
+    can_be_wrong = DIGITS.search(text) and not OTHER_SCRIPTS.search(translation)
+    if not can_be_wrong or not new_numbers(text, translation):
         return []
     written = _numbers(translation)
     return [
