@@ -6,18 +6,17 @@ from unicodedata import decimal
 
 from .marks import Mark
 
-# A number of three or more digits that is no part of a date, time, fraction, word, or 16 000.
+# A number that is no part of a date, time, fraction, word, or of 16 000, and no decade.
 NUMBER = re.compile(
-    r"(?<![\w.,:/'\u2019-])(?<!\d\s)(?:[0-9]{1,3}(?:[.,][0-9]{3})+|[0-9]{3,})"
-    r"(?![.,:/]?\w|['\u2019\s]\d{3})"
+    r"(?<![\w.,:/'\u2019-])(?<!\d\s)(?:[0-9]{1,3}(?:[.,][0-9]{3})+|[0-9]+)"
+    r"(?![.,:/]?\w|['\u2019-]\w|\s\d{3})"
 )
 DIGITS = re.compile(r"\d+")
-# Letters with digits, and numbers with separators.
-DIGIT_WORD = re.compile(r"(?<![^\W\d])[^\W\d]*\d\w*(?:[.,:]\d+)*")
 # Scripts with words for 10,000 or without spaces: "1\u5104300\u4e07" is 103 million.
 OTHER_SCRIPTS = re.compile("[\u0e00-\u1cff\u3040-\ud7ff]")
+LEAST_DIGITS = 3  # that are not a time: 20 Uhr is 8 p.m.
 MOST_PARTS = 4  # of a number, such as 1.234.567
-SIMILARITY = 0.5  # of a changed number and the right one, at least
+SIMILARITY = 0.6  # of a changed number and the right one, at least
 LOST_NUMBER = "lost number"  # name of marks
 
 
@@ -35,20 +34,27 @@ def lost_numbers(text: str, translation: str) -> list[Mark]:
     return [
         Mark(*found.span(), "", written=re.sub("[.,]", "", found.group()), name=LOST_NUMBER)
         for found in NUMBER.finditer(text)
-        if len(digits := _digits(found.group())) > 1 and digits not in written
+        if len(found.group()) >= LEAST_DIGITS
+        and len(digits := _digits(found.group())) > 1
+        and digits not in written
     ]
 
 
 def new_numbers(text: str, translation: str) -> list[tuple[int, int]]:
     """Return the start and end of the numbers of a translation that its sentence does not have."""
     known = _numbers(text)
-    found = DIGIT_WORD.finditer(translation)
+    found = NUMBER.finditer(translation)
     return [number.span() for number in found if _digits(number.group()) not in known]
 
 
-def are_similar(number: str, word: str) -> bool:
-    """Whether two numbers share most digits; otherwise, one may be converted to another unit."""
-    return SequenceMatcher(None, _digits(number), _digits(word)).ratio() >= SIMILARITY
+def are_similar(number: str, other: str) -> bool:
+    """Whether another number may be a mistake for a number: it has most of its digits.
+
+    The last digits alone may follow a word for the first ones, as in "bin 250" for 1250.
+    """
+    number, other = _digits(number), _digits(other)
+    ratio = SequenceMatcher(None, number, other).ratio()
+    return ratio >= SIMILARITY and not number.endswith(other)
 
 
 def _numbers(text: str) -> set[str]:

@@ -19,10 +19,8 @@ from .numbers import LOST_NUMBER, are_similar, new_numbers
 
 # Scripts without spaces between words: Thai to Khmer, and East Asian scripts.
 JOINED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-# Characters that Unicode joins to the one before.
-ACCENTS = "[\u0300-\u036f\u0653-\u0655\u3099\u309a]*"
-# A word, a punctuation mark, or one character of these scripts, each with its accents.
-UNIT = re.compile(rf"(?:[^\W{JOINED}]{ACCENTS})+|(?:[^\w\s]|[{JOINED}]){ACCENTS}")
+# A word, a punctuation mark, or one character of these scripts.
+UNIT = re.compile(rf"[^\W{JOINED}]+|[^\w\s]|[{JOINED}]")
 # A target word belongs to a mark if it pays more than this share of its attention to the mark.
 THRESHOLD = 0.5
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from typing import Any
-from unicodedata import normalize
 
 import torch
 from torch import Tensor
@@ -51,9 +50,14 @@ def _membership(
     tokenizer: Any, text: str, ids: Sequence[int], clean: Callable[[str], str]
 ) -> Tensor:
     """Make a matrix with 1 where a token belongs to a word, [words, tokens]."""
-    # Cleaning a text may join accents to letters, and cleaning a word of it may not.
-    words = [normalize("NFC", clean(text[slice(*span)])) for span in units_of(text)]
-    word_of = words_of_tokens(tokenizer, normalize("NFC", clean(text)), words, ids)
+    cleaned, words, place = clean(text), [], 0
+    for span in units_of(text):
+        word = clean(text[slice(*span)])
+        start = cleaned.find(word, place)
+        # Cleaning joins accents to letters, and then the text lacks the word.
+        words.append(word if start >= 0 else "")
+        place = start + len(word) if start >= 0 else place
+    word_of = words_of_tokens(tokenizer, cleaned, words, ids)
     tokens = [[float(word == number) for word in word_of] for number in range(len(words))]
     for number in reversed(range(len(words) - 1)):  # else use the next word's tokens
         tokens[number] = tokens[number] if any(tokens[number]) else tokens[number + 1]
