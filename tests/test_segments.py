@@ -62,6 +62,11 @@ def tokenizer():
     return load_tokenizer(find_model("aiayn-en-de"))
 
 
+@pytest.fixture(scope="module")
+def bundled():
+    return Translator.from_pretrained("aiayn-en-de")
+
+
 @pytest.fixture
 def echo(tokenizer):
     """A translator that repeats."""
@@ -176,27 +181,25 @@ def test_mixtures_keep_every_piece_once_at_every_entrance(echo):
             assert sorted(found.split()) == sorted(text.split()), (name, text, found)
 
 
-def test_alignment_counts_the_words_of_whole_texts():
-    translator = Translator.from_pretrained("aiayn-en-de")
+def test_alignment_counts_the_words_of_whole_texts(bundled):
     text = "- The dog {name} runs. 😀"
-    (best,) = next(translator.stream([text]))
+    (best,) = next(bundled.stream([text]))
     assert best.read == "The dog runs."
     words = (text.split(), best.text.split())
     assert (words[1][0], words[1][-1]) == ("-", "😀") and "{name}" in words[1]
     links = [
-        tuple(map(int, x.split("-"))) for x in aligner(translator, AttentionChoice())(best).split()
+        tuple(map(int, x.split("-"))) for x in aligner(bundled, AttentionChoice())(best).split()
     ]
     assert all(source < len(words[0]) and target < len(words[1]) for source, target in links)
     assert (2, words[1].index("Hund")) in links
 
 
-def test_a_text_of_several_sentences_is_split_if_asked():
-    translator = Translator.from_pretrained("aiayn-en-de")
+def test_a_text_of_several_sentences_is_split_if_asked(bundled):
     sentences = ["The dog runs.", "See {name}!", "We see Mr. Smith."]
     text = f"  {sentences[0]}  {sentences[1]}\n\n{sentences[2]} "
-    one, two, three = translator(sentences)
-    assert translator([text, "", "A cat."], split_sentences=True) == [
-        f"  {one}  {two}\n\n{three} ", "", *translator(["A cat."])
+    one, two, three = bundled(sentences)
+    assert bundled([text, "", "A cat."], split_sentences=True) == [
+        f"  {one}  {two}\n\n{three} ", "", *bundled(["A cat."])
     ]  # fmt: skip
     (found,) = pipeline("aiayn-translation", model=find_model("aiayn-en-de"))([text])
     assert found == {"translation_text": f"  {one}  {two}\n\n{three} "}
@@ -264,23 +267,22 @@ def test_a_lost_number_takes_the_place_of_a_similar_one():
     assert joined(text, translation, [0, 5, 2, 1, 1]) == "Von 575 bis 1812 lebte"
 
 
-def test_the_bundled_model_writes_long_numbers_right():
-    translator = Translator.from_pretrained("aiayn-en-de")
+def test_the_bundled_model_writes_long_numbers_right(bundled):
     rng = random.Random(0)
     texts = ["I have {} cats.", "There are {} books on the table.", "The book costs {} dollars."]
     numbers = [str(rng.randrange(201, 9_999)) for _ in range(60)]
     sources = [text.format(number) for text, number in zip(texts * 20, numbers, strict=True)]
-    found = translator(sources)
+    found = bundled(sources)
     ours = sum(number in text for number, text in zip(numbers, found, strict=True))
     by_model = sum(
-        number in translator.target_tokenizer.decode(best.token_ids)
-        for number, (best,) in zip(numbers, translator.stream(sources), strict=True)
+        number in bundled.target_tokenizer.decode(best.token_ids)
+        for number, (best,) in zip(numbers, bundled.stream(sources), strict=True)
     )
     assert ours > 50 > 40 > by_model
 
 
-def test_numbers_beside_terms_marks_and_accents():
-    translator = Translator.from_pretrained("aiayn-en-de")
+def test_numbers_beside_terms_marks_and_accents(bundled):
+    translator = bundled.directed(None)
     translator.use_glossary({"Room 333": "=Saal 444", "250 euros": "=300 Euro"})
     (found,) = translator(["Room 333 is empty."])
     assert "Saal 444" in found and "333" not in found
