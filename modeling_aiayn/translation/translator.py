@@ -56,7 +56,7 @@ from .pools import (
 )
 from .progress import translation_bar
 from .segments.marks import Mark
-from .segments.numbers import lost_numbers
+from .segments.numbers import with_numbers
 from .segments.segment import Segment
 from .segments.whole_texts import SplitText
 from .segments.word_attention import word_attentions
@@ -496,6 +496,8 @@ class Translator:
             texts = decode_lines(self.target_tokenizer, ids)
             for (index, each), text in zip(found, texts, strict=True):
                 place, scores = filled[index], (each.score, each.log_probability)
+                if not pool[place].prefix:  # which must stay
+                    text = with_numbers(read[place].text, text)
                 results[place].append(Translation(pool[place].text, text, *scores, each.token_ids))
             report(len(batch), sum(len(best[0].token_ids) for best in hypotheses if best))
         for index in filled:
@@ -513,18 +515,12 @@ class Translator:
         pool: Sequence[SourceText],
         terms: Mapping[int, Sequence[Term]],
     ) -> None:
-        """Insert the copied parts of the sources, missing terms and numbers into translations."""
+        """Insert the copied parts of the sources, and missing terms, into the translations."""
         rows: dict[Languages | None, list[tuple[int, int, list[Mark]]]] = defaultdict(list)
         for index, some in terms.items():
             segment = segments[index]
             for rank, found in enumerate(results[index]):
                 marks = [term.mark() for term in some if not term.is_in(found.text)]
-                if not pool[index].prefix:  # which must stay
-                    marks += [
-                        lost
-                        for lost in lost_numbers(segment.block.text, found.text)
-                        if not any(lost.start < x.end and x.start < lost.end for x in some)
-                    ]
                 if found.token_ids and (segment.bullet or segment.block.marks or marks):
                     rows[pool[index].languages].append((index, rank, marks))
         for languages, these in rows.items():

@@ -4,8 +4,6 @@ import re
 from difflib import SequenceMatcher
 from unicodedata import decimal
 
-from .marks import Mark
-
 # A number that is no part of a date, time, fraction, word, or of 16 000, and no decade.
 NUMBER = re.compile(
     r"(?<![\w.,:/'\u2019-])(?<!\d\s)(?:[0-9]{1,3}(?:[.,][0-9]{3})+|[0-9]+)"
@@ -17,48 +15,50 @@ OTHER_SCRIPTS = re.compile("[\u0e00-\u1cff\u3040-\ud7ff]")
 LEAST_DIGITS = 3  # that are not a time: 20 Uhr is 8 p.m.
 MOST_PARTS = 4  # of a number, such as 1.234.567
 SIMILARITY = 0.6  # of a changed number and the right one, at least
-LOST_NUMBER = "lost number"  # name of marks
 
 
-def lost_numbers(text: str, translation: str) -> list[Mark]:
-    """Return marks for the numbers of a sentence that its translation may have changed.
+def with_numbers(text: str, translation: str) -> str:
+    """Return a translation whose wrong numbers are replaced by similar ones of its sentence.
 
-    Separators and zeros at the end do not count, and parts may have words between them: 250,000 may
-    become "250 mil", and 3,500 "3 mil 500". Round numbers are not sought, because the translation
-    may have words for them.
+    A number is lost if the translation does not have its digits. Separators and zeros at the end do
+    not count, and parts may have words between them: 250,000 may become "250 mil", and 3,500 "3 mil
+    500". Round numbers are left alone, because the translation may have words for them.
     """
-    can_be_wrong = DIGITS.search(text) and not OTHER_SCRIPTS.search(translation)
-    if not can_be_wrong or not new_numbers(text, translation):
-        return []
-    written = _numbers(translation)
-    return [
-        Mark(*found.span(), "", written=re.sub("[.,]", "", found.group()), name=LOST_NUMBER)
-        for found in NUMBER.finditer(text)
-        if len(found.group()) >= LEAST_DIGITS
-        and len(digits := _digits(found.group())) > 1
+    if not DIGITS.search(text) or OTHER_SCRIPTS.search(translation):
+        return translation
+    known, written = _numbers(text), _numbers(translation)
+    lost = [
+        number
+        for number in NUMBER.findall(text)
+        if len(number) >= LEAST_DIGITS
+        and len(digits := _digits(number)) > 1
         and digits not in written
     ]
 
+    def right(found: re.Match[str]) -> str:
+        number = found.group()
+        if lost and _digits(number) not in known:
+            likeness, best = max((_similarity(other, number), other) for other in lost)
+            if likeness >= SIMILARITY:
+                lost.remove(best)
+                return re.sub("[.,]", "", best)
+        return number
 
-def new_numbers(text: str, translation: str) -> list[tuple[int, int]]:
-    """Return the start and end of the numbers of a translation that its sentence does not have."""
-    known = _numbers(text)
-    found = NUMBER.finditer(translation)
-    return [number.span() for number in found if _digits(number.group()) not in known]
+    return NUMBER.sub(right, translation) if lost else translation
 
 
-def are_similar(number: str, other: str) -> bool:
-    """Whether another number may be a mistake for a number: it has most of its digits.
+def _similarity(number: str, other: str) -> float:
+    """Return how many digits two numbers share; 0 if other is the end of number.
 
-    The last digits alone may follow a word for the first ones, as in "bin 250" for 1250.
+    A word for the rest may be before an end, as in "bin 250" for 1250.
     """
     number, other = _digits(number), _digits(other)
     ratio = SequenceMatcher(None, number, other).ratio()
-    return ratio >= SIMILARITY and not number.endswith(other)
+    return 0.0 if number.endswith(other) else ratio
 
 
 def _numbers(text: str) -> set[str]:
-    """Return the numbers that a text may contain."""
+    """Return the digits of the numbers that a text may contain."""
     runs = DIGITS.findall(text)
     starts, sizes = range(len(runs)), range(1, MOST_PARTS + 1)
     return {_digits("".join(runs[start : start + size])) for start in starts for size in sizes}

@@ -5,7 +5,6 @@ nested, and neighboring marks do not overlap, so markup stays well-formed.
 """
 
 import re
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +14,6 @@ from math import inf
 from torch import Tensor
 
 from .marks import Mark
-from .numbers import LOST_NUMBER, are_similar, new_numbers
 
 # Scripts without spaces between words: Thai to Khmer, and East Asian scripts.
 JOINED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
@@ -136,11 +134,11 @@ class PlacedSentence:
         """Choose target words for neighboring marks; the clearest attention chooses first."""
         if len(marks) == 1 and self._words(marks[0]) == covered:
             return {marks[0]: window}
-        windows = self._wrong_numbers(marks, window)
-        windows |= self._same_words([mark for mark in marks if mark not in windows], window)
+        windows = self._same_words(marks, window)
         taken = sorted(set(windows.values()))
-        rest = [mark for mark in marks if mark not in windows]
-        for mark in sorted(rest, key=lambda mark: self._best_run(mark, window, []), reverse=True):
+        for mark in sorted(marks, key=lambda mark: self._best_run(mark, window, []), reverse=True):
+            if mark in windows:
+                continue
             gain, run = self._best_run(mark, window, taken)
             if mark.written and gain <= 0.0:  # no word is clearly its translation
                 run = (run[1], run[1])
@@ -164,40 +162,6 @@ class PlacedSentence:
                     found[mark] = (unit, unit + 1)
         return found
 
-    def _wrong_numbers(self, marks: list[Mark], window: Span) -> dict[Mark, Span]:
-        """Find the number that each mark of a lost number replaces: one that attends to it.
-
-        Without one, the mark changes nothing.
-        """
-        found: dict[Mark, Span] = {}
-        for mark in (mark for mark in marks if mark.name == LOST_NUMBER):
-            words = self._words(mark)
-            options = [
-                (self._gain(words, run), run)
-                for run, word in self._new_numbers
-                if window[0] <= run[0]
-                and run[1] <= window[1]
-                and are_similar(mark.written or "", word)
-            ]
-            gain, found[mark] = max(options, default=(0.0, window))
-            if gain <= 0.0 or [*found.values()].count(found[mark]) > 1:
-                mark.written, found[mark] = None, (window[0], window[0])
-        return found
-
-    def _gain(self, words: list[int], run: Span) -> float:
-        """Return by how much target words attend more than the threshold to source words."""
-        rows = (self.weights[unit] for unit in range(*run))
-        return sum(sum(row[word] for word in words) - THRESHOLD for row in rows)
-
-    @cached_property
-    def _new_numbers(self) -> list[tuple[Span, str]]:
-        """The numbers that the source does not have: their target words, and their text."""
-        ends = [end for _, end in self.target_units]
-        return [
-            ((bisect_right(ends, first), bisect_left(ends, last) + 1), self.target[first:last])
-            for first, last in new_numbers(self.text, self.target)
-        ]
-
     def _part_of_word(self, mark: Mark, unit: int) -> Span | None:
         """Return the marked characters of a target word if it equals the word around the mark."""
         words = self._words(mark)
@@ -217,7 +181,10 @@ class PlacedSentence:
         run is empty and at the end of the window.
         """
         words = self._words(mark)
-        gains = {unit: self._gain(words, (unit, unit + 1)) for unit in range(*window)}
+        gains = {
+            unit: sum(self.weights[unit][word] for word in words) - THRESHOLD
+            for unit in range(*window)
+        }
         starts, ends = self._edges(words, window)
         options: list[tuple[float, Span]] = []
         edges = [window[0], *(edge for span in taken for edge in span), window[1]]
