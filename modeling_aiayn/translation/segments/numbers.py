@@ -4,7 +4,7 @@ import re
 from difflib import SequenceMatcher
 from unicodedata import decimal
 
-# A number that is no part of a date, time, fraction, word, or of 16 000, and no decade.
+# A whole number that is no part of a date, time, fraction or word, of 16 000, or of 1980's.
 NUMBER = re.compile(
     r"(?<![\w.,:/'\u2019-])(?<!\d\s)(?:[0-9]{1,3}(?:[.,][0-9]{3})+|[0-9]+)"
     r"(?![.,:/]?\w|['\u2019-]\w|\s\d{3})"
@@ -12,7 +12,7 @@ NUMBER = re.compile(
 DIGITS = re.compile(r"\d+")
 # Scripts with words for 10,000 or without spaces: "1\u5104300\u4e07" is 103 million.
 OTHER_SCRIPTS = re.compile("[\u0e00-\u1cff\u3040-\ud7ff]")
-LEAST_DIGITS = 3  # that are not a time: 20 Uhr is 8 p.m.
+LEAST_DIGITS = 3  # fewer may be a time: 20 Uhr is 8 p.m.
 MOST_PARTS = 4  # of a number, such as 1.234.567
 SIMILARITY = 0.6  # of a changed number and the right one, at least
 

@@ -54,9 +54,11 @@ def _membership(
     for span in units_of(text):
         word = clean(text[slice(*span)])
         start = cleaned.find(word, place)
-        # Cleaning joins accents to letters, and then the text lacks the word.
-        words.append(word if start >= 0 else "")
-        place = start + len(word) if start >= 0 else place
+        if start < 0:  # cleaning the whole text joined its accents to letters
+            words.append("")
+            continue
+        words.append(word)
+        place = start + len(word)
     word_of = words_of_tokens(tokenizer, cleaned, words, ids)
     tokens = [[float(word == number) for word in word_of] for number in range(len(words))]
     for number in reversed(range(len(words) - 1)):  # else use the next word's tokens
