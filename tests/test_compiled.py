@@ -16,6 +16,7 @@ from llvmlite.binding import get_host_cpu_features
 
 from modeling_aiayn.saved.int8 import rounded_to_int8
 from modeling_aiayn.translation import compiled
+from modeling_aiayn.translation.compiled.packing import shortlisted, with_small_sums
 from modeling_aiayn.translation.hypotheses import SourceSentence
 from modeling_aiayn.translation.options import SearchOptions
 from modeling_aiayn.translation.torch_engine import TorchEngine
@@ -86,8 +87,11 @@ random = np.random.default_rng(7)
 size, outputs = 3 * LANES, 2 * BLOCK
 numbers = random.normal(size=(ROWS, size)).astype(np.float32) * 3
 numbers[0], numbers[-1] = 0, np.abs(numbers[-1])
-weights = random.integers(-127, 128, (outputs, size)).astype(np.int8)
-weights[0], numbers[1] = 127, 5  # products whose sums do not fit into 16 bits
+most = 127 if INSTRUCTIONS.summed == 1 else 31
+weights = random.integers(-most, most + 1, (outputs, size)).astype(np.int8)
+weights[0], weights[1], numbers[1] = most, -most, 5  # the largest sums
+if INSTRUCTIONS.summed > 1:
+    weights[0, [0, 2]] = 38  # in each sum of 16 bits, with seven other weights: LARGEST_SUM
 columns = random.random((3, outputs)).astype(np.float32)
 columns[1] = weights.sum(1)
 places = np.array([0, 4 * LANES, LANES, 3, LANES])
@@ -109,23 +113,42 @@ def multiply(rows, depth, codes, size, scales, zeros, weights, columns, width, o
 def vectors(x, at, size, places, out):
     highest = largest(x, at, size)
     total = exponentials(x, at, size, highest, out)
-    mix(out, x, 0, places, 0, 5, out, size)
+    mix(out, x, 0, places, 0, 5, size, out, size)
     score(x, at, size, x, 0, places, 0, 5, np.float32(0.3), out)
     return highest, total
+
+@njit(fastmath=False)
+def halves(x, size, places, memory, out):
+    copy_row(x, 3, 4 * LANES + size, memory, 0)
+    score(x, 0, size, memory, 0, places, 0, 5, np.float32(0.3), out)
+    mix(x, memory, 0, places, 0, 5, size, out, size)
+
+@njit(fastmath=False)
+def above(x, start, count, bound, found):
+    index = next_above(x, 2, start, count, bound)
+    while index < count:
+        found[index] += 1
+        index = next_above(x, 2, index + 1, count, bound)
 
 codes, scales = np.zeros(ROWS * size, np.uint8), np.zeros(ROWS, np.float32)
 zeros, out = np.zeros(ROWS, np.int32), np.zeros(ROWS * outputs, np.float32)
 round_all(numbers.ravel(), codes, scales, zeros, size)
 found = {"name": INSTRUCTIONS.name}
 found["exact"] = [codes.tolist(), scales.tolist(), zeros.tolist()]
-blocks = weights.reshape(2, BLOCK, -1, 4).transpose(0, 2, 1, 3).ravel()
+blocks = weights.reshape(-1, LANES, size // 4, 4).transpose(0, 2, 1, 3).ravel()
 for rows in [n for n in (1, 2, 4, 8) if n <= ROWS]:
     multiply(rows, size // 4, codes, size, scales, zeros, blocks, columns.ravel(), outputs, out)
     found["exact"].append(out.tolist())
-blocks = weights.reshape(2, BLOCK, -1).transpose(0, 2, 1).astype(np.float32).ravel()
+blocks = weights.reshape(-1, LANES, size).transpose(0, 2, 1).astype(np.float32).ravel()
 multiply(1, size, numbers.ravel(), size, scales, zeros, blocks, columns.ravel(), outputs, out)
 more = np.zeros(2 * size, np.float32)
-found["near"] = [*vectors(numbers.ravel(), LANES, size, places, more), *out.tolist(), *more.tolist()]
+memory, mixed = np.zeros(9 * LANES, np.uint16), np.zeros(2 * size, np.float32)
+halves(numbers.ravel()[size:], size, places, memory, mixed)
+flags = np.zeros(size, np.int64)
+for count, bound in ((size - 1, 0), (size - 3, 1), (LANES, 99)):
+    above(numbers.ravel()[2 * size :], 1, count, np.float32(bound), flags)
+found["exact"][:0] = [memory.tolist(), flags.tolist()]
+found["near"] = [*mixed.tolist(), *vectors(numbers.ravel(), LANES, size, places, more), *out.tolist(), *more.tolist()]
 print(json.dumps(found, default=float))
 """
 
@@ -153,7 +176,7 @@ def test_instructions_compute_what_their_python_says(processor, tmp_path):
     plain = found_on(processor, PROGRAM, tmp_path, NUMBA_DISABLE_JIT="1")
     assert compiled_ones["name"] == plain["name"] == processor
     assert compiled_ones["exact"] == plain["exact"]
-    assert compiled_ones["exact"][3:] == compiled_ones["exact"][3:4] * (len(plain["exact"]) - 3)
+    assert compiled_ones["exact"][5:] == compiled_ones["exact"][5:6] * (len(plain["exact"]) - 5)
     np.testing.assert_allclose(compiled_ones["near"], plain["near"], rtol=1e-5, atol=1e-3)
 
 
@@ -185,6 +208,36 @@ def test_the_search_runs_in_plain_python(tmp_path):
     assert [ids for ids, _ in plain] == [ids for ids, _ in expected]
     scores = [[score for _, score in found] for found in (plain, expected)]
     np.testing.assert_allclose(*scores, rtol=1e-5)
+
+
+def test_weights_are_rounded_again_if_their_products_do_not_fit_into_16_bits():
+    generator = torch.Generator().manual_seed(3)
+    weight = torch.randint(-127, 128, (5, 28), generator=generator, dtype=torch.int8)
+    weight[1] //= 5
+    scales = torch.rand(5, generator=generator)
+    numbers, again = with_small_sums(weight, scales, summed=3)
+    assert torch.equal(numbers[1], weight[1]) and again[1] == scales[1]
+    bound = again[:, None] / 2 * 1.0001
+    assert ((numbers * again[:, None] - weight * scales[:, None]).abs() <= bound).all()
+    largest = []
+    for row in numbers.tolist():
+        sums = [
+            sum(max(sign * row[n + i], 0) for n in range(at, min(at + 12, 28), 4) for i in pair)
+            for at in (0, 12, 24)
+            for pair in ((0, 1), (2, 3))
+            for sign in (1, -1)
+        ]
+        largest.append(max(sums))
+    assert max(largest) <= 255
+    assert sorted(largest)[1] > 240  # no smaller than needed
+
+
+def test_vectors_of_weights_do_not_cross_cache_lines():
+    engine = TorchEngine([small_model()], int8=True)
+    arrays = engine._compiled(SearchOptions()).arrays
+    few = shortlisted(arrays, np.array([3, 5, 30]))
+    for each in (arrays.weights, arrays.output_weights, few.output_weights, few.output_columns):
+        assert each.ctypes.data % 64 == 0
 
 
 def test_rounded_inputs_and_weights_hardly_change_scores():

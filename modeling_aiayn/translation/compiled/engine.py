@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor, wait
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -19,7 +18,7 @@ from ..shortlist import Shortlist
 from .instructions import LANES
 from .instructions import ROWS as TILE_ROWS
 from .kernels import APART, STOPPED, Model, Team
-from .packing import ACTIVATIONS, packed_model, rows_of, shortlisted, whole
+from .packing import ACTIVATIONS, aligned, packed_model, rows_of, shortlisted, whole
 from .search import CHUNK, ENDS, NO_SENTENCE, SUPPRESSED, Job, Phrases, Slots, search
 
 # Hypotheses of a team, and source tokens that it encodes together: enough to fill tiles, and few
@@ -198,8 +197,8 @@ class CompiledModel:
             whole(int(numbers.max(initial=1)), LENGTHS) for numbers in (job.lengths, job.limits)
         )
         entry = 2 * self.arrays.decoder_heads * self.arrays.decoder_head_size
-        per_slot = 4 * self.arrays.decoder_layers * entry * (source + limit * job.width)
-        slots = max(1, min(slots, MEMORY // per_slot))
+        numbers = self.arrays.decoder_layers * entry * (source + limit * job.width)
+        slots = max(1, min(slots, MEMORY // (numbers * np.dtype(self.arrays.kept).itemsize)))
         ids = whole(int(np.diff(job.phrases.starts).max(initial=0)), LENGTHS)
         key = (teams, size, slots, source, limit, job.width, job.candidates, ids)
         workers = self._free.pop(key, [])
@@ -278,8 +277,8 @@ def _new_slots(
         ancestors=_zeros(slots, width, limit),
         fed=_zeros(slots, limit, width),
         moved=_zeros(width, limit),
-        source=np.empty(layers * slots * source * entry, np.float32),
-        target=np.empty(layers * slots * limit * width * entry, np.float32),
+        source=aligned(layers * slots * source * entry, model.kept),
+        target=aligned(layers * slots * limit * width * entry, model.kept),
         source_size=source,
         limit=limit,
         row_slot=_zeros(rows),
@@ -302,21 +301,20 @@ def _new_team(model: Model, slots: Slots, size: int) -> list[Team]:
     # The last tile of a product may exceed the number of rows.
     rows = max(len(slots.row_slot), slots.room + slots.source_size) + TILE_ROWS
     widest = int(model.outputs.max())
-    floats = partial(np.zeros, dtype=np.float32)
-    shared = {name: floats(rows * widest) for name in ("projected", "context", "inner", "output")}
+    shared = {name: aligned(rows * widest) for name in ("projected", "context", "inner", "output")}
     meeting = _zeros(3 * APART)
     return [
         Team(
             size=size,
             thread=thread,
             meeting=meeting,
-            hidden=floats(rows * model.size),
-            normed=floats(rows * model.size),
-            codes=np.zeros(rows * int(model.inputs.max()), model.codes),
-            scales=floats(rows),
+            hidden=aligned(rows * model.size),
+            normed=aligned(rows * model.size),
+            codes=aligned(rows * int(model.inputs.max()), model.codes),
+            scales=aligned(rows),
             zeros=np.zeros(rows, np.int32),
-            scores=floats(LANES + max(slots.source_size, slots.limit, int(CHUNK), widest)),
-            logits=floats(rows * int(CHUNK)),
+            scores=aligned(LANES + max(slots.source_size, slots.limit, int(CHUNK), widest)),
+            logits=aligned(rows * int(CHUNK)),
             places=_zeros(rows),
             bases=_zeros(rows),
             firsts=_zeros(rows),

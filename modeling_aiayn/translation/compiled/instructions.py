@@ -6,8 +6,9 @@ if NUMBA_DISABLE_JIT is set. Arrays are flat; at is the index where a row begins
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from numba.extending import intrinsic
 GROUP = 4  # 8-bit numbers that are multiplied and added at once
 VECTORS = 2  # vectors of outputs in a tile
 LEVELS = 127  # inputs have 7 bits: on AVX2, a sum of two products with 8 bits does not overflow
+LARGEST_SUM = 255  # of weights of one sign whose products with codes are added in 16 bits
 SMALLEST = 1e-30  # rows with a smaller span are rounded to 0
 
 
@@ -29,6 +31,7 @@ class InstructionSet(NamedTuple):
     name: str
     lanes: int  # 32-bit numbers in a vector
     rows: int  # of a tile
+    summed: int = 1  # groups whose products are added in 16 bits
 
     @property
     def block(self) -> int:
@@ -47,7 +50,7 @@ def best_instruction_set() -> InstructionSet:
     if {"avxvnni", "avx2"} <= features:
         return InstructionSet("avxvnni", 8, 4)
     if "avx2" in features:
-        return InstructionSet("avx2", 8, 4)
+        return InstructionSet("avx2", 8, 4, 4)
     return InstructionSet("plain", 4, 4)
 
 
@@ -65,6 +68,7 @@ BYTE, SHORT, INT, FLOAT, SIZE = (
 
 VECTOR = ir.VectorType(FLOAT, LANES)
 NOTHING = ir.Constant(VECTOR, None)
+MAGIC = 1.5 * 2**23
 KEYS = 4  # keys that are scored at once
 
 
@@ -90,6 +94,15 @@ def _load(builder: Any, data: Any, at: Any, count: int, kind: ir.Type) -> Any:
     return builder.load(pointer, align=1)
 
 
+def _load_floats(builder: Any, data: Any, at: Any) -> Any:
+    """Load LANES floats, or the upper half of their bits: bfloat16."""
+    if data.type.pointee != SHORT:
+        return _load(builder, data, at, LANES, FLOAT)
+    words = ir.VectorType(INT, LANES)
+    bits = builder.zext(_load(builder, data, at, LANES, SHORT), words)
+    return builder.bitcast(builder.shl(bits, ir.Constant(words, [16] * LANES)), VECTOR)
+
+
 def _store(builder: Any, vector: Any, data: Any, at: Any) -> None:
     pointer = builder.bitcast(builder.gep(data, [at]), vector.type.as_pointer())
     builder.store(vector, pointer, align=1)
@@ -107,31 +120,37 @@ def _smaller(builder: Any, x: Any, y: Any) -> Any:
     return builder.select(builder.fcmp_ordered("<", x, y), x, y)
 
 
+def _magic(x: Any) -> Any:
+    """The constant 1.5 * 2^23 of a type: a float has no bits for a fraction after adding it."""
+    return x.type([MAGIC] * LANES) if x.type == VECTOR else x.type(MAGIC)
+
+
 def _rounded(builder: Any, x: Any) -> Any:
-    """Round to the nearest integer: x + 1.5 * 2^23 has no bits for a fraction."""
-    magic = 1.5 * 2**23
-    magic = x.type([magic] * LANES) if x.type == VECTOR else x.type(magic)
-    return builder.fsub(builder.fadd(x, magic), magic)
+    """Round to the nearest integer."""
+    return builder.fsub(builder.fadd(x, _magic(x)), _magic(x))
 
 
 def _exp(builder: Any, x: Any) -> Any:
-    """Compute e^x in each lane, with x limited to [-87, 88] (Cephes library, expf)."""
+    """Compute e^x in each lane, with x limited to [-87, 88].
+
+    e^x = 2^n * e^r with an integer n. A polynomial, fitted to the smallest relative error (1e-7),
+    computes e^r. Adding n to the bits of the exponent multiplies by 2^n.
+    """
 
     def constant(number: float) -> ir.Constant:
         return ir.Constant(VECTOR, [float(np.float32(number))] * LANES)
 
+    words = ir.VectorType(INT, LANES)
     x = _larger(builder, x, constant(-87))
     x = _smaller(builder, x, constant(88))
-    power = _rounded(builder, builder.fmul(x, constant(math.log2(math.e))))
-    x = _multiply_add(builder, power, constant(-0.693359375), x)
-    x = _multiply_add(builder, power, constant(2.12194440e-4), x)
-    total = constant(1.9875691500e-4)
-    for factor in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5, 1, 1):
+    shifted = _multiply_add(builder, x, constant(math.log2(math.e)), _magic(x))
+    power = builder.fsub(shifted, _magic(x))
+    x = _multiply_add(builder, power, constant(-math.log(2)), x)
+    total = constant(8.3125294e-3)
+    for factor in (4.1890120e-2, 1.6667114e-1, 4.9999232e-1, 1, 1):
         total = _multiply_add(builder, total, x, constant(factor))
-    words = ir.VectorType(INT, LANES)
-    exponent = builder.add(builder.fptosi(power, words), ir.Constant(words, [127] * LANES))
-    exponent = builder.shl(exponent, ir.Constant(words, [23] * LANES))
-    return builder.fmul(total, builder.bitcast(exponent, VECTOR))
+    power = builder.shl(builder.bitcast(shifted, words), ir.Constant(words, [23] * LANES))
+    return builder.bitcast(builder.add(builder.bitcast(total, words), power), VECTOR)
 
 
 def _reduced(builder: Any, lanes: Any, function: Callable[..., Any]) -> Any:
@@ -148,6 +167,19 @@ def _reduced(builder: Any, lanes: Any, function: Callable[..., Any]) -> Any:
     return builder.extract_element(lanes, INT(0))
 
 
+def _loops(builder: Any, end: Any, sizes: Iterable[int], body: Callable[[Any, int], None]) -> None:
+    """Loop from 0 to end in steps of the first size; then of the next one, over what is left.
+
+    body(index, size) emits a step.
+    """
+    start = SIZE(0)
+    for size in sizes:
+        whole = builder.sub(end, builder.srem(builder.sub(end, start), SIZE(size)))
+        with cgutils.for_range_slice(builder, start, whole, SIZE(size), SIZE) as (index, _):
+            body(index, size)
+        start = whole
+
+
 @contextmanager
 def _vectors(builder: Any, count: Any) -> Iterator[Any]:
     """Loop over vectors of LANES; yield the index where each begins."""
@@ -161,24 +193,32 @@ def _broadcast(builder: Any, number: Any, count: int = LANES) -> Any:
     return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(INT, count), [0] * count))
 
 
-def _add_products(builder: Any, total: Any, codes: Any, weights: Any) -> Any:
-    """Add 8-bit products of codes and weights to total; each lane gets the sum of four."""
+def _add_products(builder: Any, total: Any, pairs: Sequence[tuple[Any, Any]]) -> Any:
+    """Add products of pairs of inputs and weights to total; of 8 bits, each lane gets four."""
     size, sums = INSTRUCTIONS.lanes, total.type
-    bits = {8: 256, 16: 512}.get(size)
-    if "vnni" in INSTRUCTIONS.name:
-        words = builder.bitcast(weights, sums)
-        return _call(builder, f"llvm.x86.avx512.vpdpbusd.{bits}", sums, total, codes, words)
-    codes = builder.bitcast(codes, weights.type)
-    if INSTRUCTIONS.name == "avx2":
+    if INSTRUCTIONS.name == "avx2" and sums != VECTOR:
         shorts = ir.VectorType(SHORT, 2 * size)
-        pairs = _call(builder, "llvm.x86.avx2.pmadd.ub.sw", shorts, codes, weights)
+        added = ir.Constant(shorts, None)
+        for codes, weights in pairs:
+            codes = builder.bitcast(codes, weights.type)
+            two = _call(builder, "llvm.x86.avx2.pmadd.ub.sw", shorts, codes, weights)
+            added = builder.add(added, two)
         ones = ir.Constant(shorts, [1] * 2 * size)
-        return builder.add(total, _call(builder, "llvm.x86.avx2.pmadd.wd", sums, pairs, ones))
-    wide = ir.VectorType(INT, GROUP * size)
-    products = builder.mul(builder.zext(codes, wide), builder.sext(weights, wide))
-    for first in range(GROUP):
-        lanes = ir.Constant(ir.VectorType(INT, size), [first + GROUP * n for n in range(size)])
-        total = builder.add(total, builder.shuffle_vector(products, products, lanes))
+        return builder.add(total, _call(builder, "llvm.x86.avx2.pmadd.wd", sums, added, ones))
+    for codes, weights in pairs:
+        if sums == VECTOR:
+            total = _multiply_add(builder, codes, weights, total)
+        elif "vnni" in INSTRUCTIONS.name:
+            name = f"llvm.x86.avx512.vpdpbusd.{32 * size}"
+            total = _call(builder, name, sums, total, codes, builder.bitcast(weights, sums))
+        else:
+            wide = ir.VectorType(INT, GROUP * size)
+            codes = builder.zext(builder.bitcast(codes, weights.type), wide)
+            products = builder.mul(codes, builder.sext(weights, wide))
+            for first in range(GROUP):
+                lanes = [first + GROUP * n for n in range(size)]
+                lanes = ir.Constant(ir.VectorType(INT, size), lanes)
+                total = builder.add(total, builder.shuffle_vector(products, products, lanes))
     return total
 
 
@@ -233,64 +273,65 @@ def _write_tile(
     kind = INT if is_int8 else FLOAT
     group = GROUP if is_int8 else 1
     vector = ir.VectorType(kind, LANES)
+    summed = INSTRUCTIONS.summed if is_int8 else 1
     # With few rows, an output has several partial sums: otherwise each addition waits for the
     # previous one. Floats have one sum, so that a row's result does not depend on other rows.
-    parts = max(1, 4 // rows) if is_int8 else 1
-    nothing = ir.Constant(vector, None)
-    sums = [
-        [[cgutils.alloca_once_value(builder, nothing) for _ in range(VECTORS)] for _ in range(rows)]
-        for _ in range(parts)
-    ]
+    parts = ROWS // rows if is_int8 and summed == 1 else 1
     starts = [builder.add(inputs_at, builder.mul(stride, SIZE(row))) for row in range(rows)]
 
-    def add(index: Any, part: int) -> None:
-        at = builder.add(weights_at, builder.mul(index, SIZE(BLOCK * group)))
-        blocks = [
-            _load(builder, weights, builder.add(at, SIZE(n * LANES * group)), LANES * group,
-                  BYTE if is_int8 else FLOAT)
-            for n in range(VECTORS)
-        ]  # fmt: skip
-        for row in range(rows):
-            place = builder.add(starts[row], builder.mul(index, SIZE(group)))
-            pointer = builder.bitcast(builder.gep(inputs, [place]), kind.as_pointer())
-            number = _broadcast(builder, builder.load(pointer, align=1))
-            for n, block in enumerate(blocks):
-                total = builder.load(sums[part][row][n])
-                if is_int8:
-                    total = _add_products(builder, total, number, block)
-                else:
-                    total = _multiply_add(builder, number, block, total)
-                builder.store(total, sums[part][row][n])
+    def load_weights(n: int, index: Any) -> Any:
+        index = builder.add(builder.mul(depth, SIZE(n)), index)
+        at = builder.add(weights_at, builder.mul(index, SIZE(LANES * group)))
+        return _load(builder, weights, at, LANES * group, weights.type.pointee)
 
-    whole = builder.sdiv(depth, SIZE(parts))
-    with cgutils.for_range(builder, whole, intp=SIZE) as loop:
-        for part in range(parts):
-            add(builder.add(builder.mul(loop.index, SIZE(parts)), SIZE(part)), part)
-    if parts > 1:
-        start = builder.mul(whole, SIZE(parts))
-        with cgutils.for_range(builder, builder.sub(depth, start), intp=SIZE) as loop:
-            add(builder.add(start, loop.index), 0)
-    for n in range(VECTORS):
-        at = builder.add(columns_at, SIZE(n * LANES))
-        scale, total_weight, bias = (
-            _load(builder, columns, builder.add(at, builder.mul(width, SIZE(i))), LANES, FLOAT)
-            for i in range(3)
-        )
-        for row in range(rows):
-            result = builder.load(sums[0][row][n])
-            for part in range(1, parts):
-                other = builder.load(sums[part][row][n])
-                result = builder.add(result, other) if is_int8 else builder.fadd(result, other)
-            if is_int8:
-                place = builder.add(first, SIZE(row))
-                zero = _broadcast(builder, builder.load(builder.gep(zeros, [place])))
-                offset = builder.mul(zero, builder.fptosi(total_weight, vector))
-                result = builder.sitofp(builder.sub(result, offset), VECTOR)
-                row_scale = _broadcast(builder, builder.load(builder.gep(scales, [place])))
-                result = builder.fmul(result, builder.fmul(row_scale, scale))
-            result = builder.fadd(result, bias)
-            place = builder.add(builder.mul(out_stride, SIZE(row)), SIZE(n * LANES))
-            _store(builder, result, out, builder.add(out_at, place))
+    def load_input(row: int, index: Any) -> Any:
+        at = builder.add(starts[row], builder.mul(index, SIZE(group)))
+        pointer = builder.bitcast(builder.gep(inputs, [at]), kind.as_pointer())
+        return _broadcast(builder, builder.load(pointer, align=1))
+
+    def write(vectors: Sequence[int]) -> None:
+        nothing = ir.Constant(vector, None)
+        sums = [
+            [[cgutils.alloca_once_value(builder, nothing) for _ in range(parts)] for _ in vectors]
+            for _ in range(rows)
+        ]
+
+        def add(start: Any, groups: int) -> None:
+            places = [builder.add(start, SIZE(n)) for n in range(groups)]
+            blocks = [[load_weights(n, place) for place in places] for n in vectors]
+            for row in range(rows):
+                numbers = [load_input(row, place) for place in places]
+                for block, totals in zip(blocks, sums[row], strict=True):
+                    pairs = [*zip(numbers, block, strict=True)]
+                    for part, total in enumerate(totals[:groups]):
+                        added = _add_products(builder, builder.load(total), pairs[part::parts])
+                        builder.store(added, total)
+
+        _loops(builder, depth, sorted({max(summed, parts), 1}, reverse=True), add)
+        for number, n in enumerate(vectors):
+            at = builder.add(columns_at, SIZE(n * LANES))
+            scale, total_weight, bias = (
+                _load(builder, columns, builder.add(at, builder.mul(width, SIZE(i))), LANES, FLOAT)
+                for i in range(3)
+            )
+            for row in range(rows):
+                added = builder.add if is_int8 else builder.fadd
+                result = reduce(added, map(builder.load, sums[row][number]))
+                if is_int8:
+                    place = builder.add(first, SIZE(row))
+                    zero = _broadcast(builder, builder.load(builder.gep(zeros, [place])))
+                    offset = builder.mul(zero, builder.fptosi(total_weight, vector))
+                    result = builder.sitofp(builder.sub(result, offset), VECTOR)
+                    row_scale = _broadcast(builder, builder.load(builder.gep(scales, [place])))
+                    result = builder.fmul(result, builder.fmul(row_scale, scale))
+                result = builder.fadd(result, bias)
+                place = builder.add(builder.mul(out_stride, SIZE(row)), SIZE(n * LANES))
+                _store(builder, result, out, builder.add(out_at, place))
+
+    # Products of many rows and several groups do not fit into the registers for all vectors.
+    step = 1 if summed > 1 and rows == ROWS else VECTORS
+    for n in range(0, VECTORS, step):
+        write(range(n, n + step))
 
 
 def tile(rows, depth, inputs, inputs_at, stride, scales, zeros, first, weights, weights_at,
@@ -303,7 +344,8 @@ def tile(rows, depth, inputs, inputs_at, stride, scales, zeros, first, weights, 
     """
     is_int8 = weights.dtype == np.int8
     group = GROUP if is_int8 else 1
-    block = weights[weights_at : weights_at + depth * group * BLOCK].reshape(depth, BLOCK, group)
+    block = weights[weights_at : weights_at + VECTORS * depth * LANES * group]
+    block = block.reshape(VECTORS, depth, LANES, group)
     scale, total_weight, bias = (
         columns[columns_at + i * width : columns_at + i * width + BLOCK] for i in range(3)
     )
@@ -311,13 +353,43 @@ def tile(rows, depth, inputs, inputs_at, stride, scales, zeros, first, weights, 
         at = inputs_at + row * stride
         numbers = inputs[at : at + depth * group].reshape(depth, 1, group)
         if is_int8:
-            total = (block.astype(np.int32) * numbers).sum((0, 2), dtype=np.int32)
+            total = (block.astype(np.int32) * numbers).sum((1, 3), dtype=np.int32).ravel()
             total -= zeros[first + row] * total_weight.astype(np.int32)
             result = total.astype(np.float32) * (scales[first + row] * scale)
         else:
-            result = (block * numbers).sum((0, 2), dtype=np.float32)
+            result = (block * numbers).sum((1, 3), dtype=np.float32).ravel()
         at = out_at + row * out_stride
         out[at : at + BLOCK] = result + bias
+
+
+@intrinsic
+def _copy_row(typingctx, states, at, size, memory, to):
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        states, at, size, memory, to = _unpacked(context, builder, signature, values)
+        words, shorts = (ir.VectorType(kind, LANES) for kind in (INT, SHORT))
+        half, bits = (ir.Constant(words, [number] * LANES) for number in (2**15, 16))
+        with _vectors(builder, size) as index:
+            x = _load(builder, states, builder.add(at, index), LANES, FLOAT)
+            if memory.type.pointee == SHORT:
+                x = builder.lshr(builder.add(builder.bitcast(x, words), half), bits)
+                x = builder.trunc(x, shorts)
+            _store(builder, x, memory, builder.add(to, index))
+        return context.get_dummy_value()
+
+    return types.void(states, at, size, memory, to), codegen
+
+
+def copy_row(states, at, size, memory, to):
+    """Copy numbers, in whole LANES, to memory; if that has 16 bits, round them to bfloat16."""
+    numbers = states[at : at + size]
+    if memory.dtype == np.uint16:
+        numbers = (numbers.view(np.uint32) + 2**15) >> 16
+    memory[to : to + size] = numbers
+
+
+def _floats(numbers):
+    is_short = numbers.dtype == np.uint16
+    return (numbers.astype(np.uint32) << 16).view(np.float32) if is_short else numbers
 
 
 @intrinsic
@@ -338,22 +410,16 @@ def _score(typingctx, query, at, size, memory, base, places, first, count, scale
                 for number in numbers
             ]
             sums = [cgutils.alloca_once_value(builder, NOTHING) for _ in range(keys)]
-            for total in sums:
-                builder.store(NOTHING, total)
             with _vectors(builder, size) as index:
                 x = _load(builder, query, builder.add(at, index), LANES, FLOAT)
                 for at_key, total in zip(at_keys, sums, strict=True):
-                    y = _load(builder, memory, builder.add(at_key, index), LANES, FLOAT)
+                    y = _load_floats(builder, memory, builder.add(at_key, index))
                     builder.store(_multiply_add(builder, x, y, builder.load(total)), total)
             for number, total in zip(numbers, sums, strict=True):
                 result = _reduced(builder, builder.load(total), ir.IRBuilder.fadd)
                 builder.store(builder.fmul(result, scale), builder.gep(scores, [number]))
 
-        whole = builder.sub(count, builder.srem(count, SIZE(KEYS)))
-        with cgutils.for_range_slice(builder, SIZE(0), whole, SIZE(KEYS), SIZE) as (number, _):
-            score(number, KEYS)
-        with cgutils.for_range_slice(builder, whole, count, SIZE(1), SIZE) as (number, _):
-            score(number, 1)
+        _loops(builder, count, (KEYS, 1), score)
         return context.get_dummy_value()
 
     return types.void(*arguments), codegen
@@ -363,45 +429,67 @@ def score(query, at, size, memory, base, places, first, count, scale, scores):
     """Write the scores of the keys at `places` in memory, for a query of whole LANES."""
     for number in range(count):
         key = base + places[first + number]
-        scores[number] = query[at : at + size] @ memory[key : key + size] * scale
+        scores[number] = query[at : at + size] @ _floats(memory[key : key + size]) * scale
 
 
 @intrinsic
-def _mix(typingctx, shares, memory, base, places, first, count, out, out_at):
-    arguments = (shares, memory, base, places, first, count, out, out_at)
+def _mix(typingctx, shares, memory, base, places, first, count, size, out, out_at):
+    arguments = (shares, memory, base, places, first, count, size, out, out_at)
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        shares, memory, base, places, first, count, out, out_at = _unpacked(
+        shares, memory, base, places, first, count, size, out, out_at = _unpacked(
             context, builder, signature, values
         )
-        total = cgutils.alloca_once_value(builder, NOTHING)
-        with cgutils.for_range(builder, count, intp=SIZE) as loop:
-            place = builder.load(builder.gep(places, [builder.add(first, loop.index)]))
-            x = _load(builder, memory, builder.add(base, place), LANES, FLOAT)
-            y = _broadcast(builder, builder.load(builder.gep(shares, [loop.index])))
-            builder.store(_multiply_add(builder, x, y, builder.load(total)), total)
-        _store(builder, builder.load(total), out, out_at)
+
+        def mix(start: Any, numbers: int) -> None:
+            """Mix several vectors at once: for one, each addition would wait for the last."""
+            columns = [builder.add(start, SIZE(n)) for n in range(0, numbers, LANES)]
+            sums = [cgutils.alloca_once_value(builder, NOTHING) for _ in columns]
+            with cgutils.for_range(builder, count, intp=SIZE) as loop:
+                place = builder.load(builder.gep(places, [builder.add(first, loop.index)]))
+                row = builder.add(base, place)
+                y = _broadcast(builder, builder.load(builder.gep(shares, [loop.index])))
+                for each, total in zip(columns, sums, strict=True):
+                    x = _load_floats(builder, memory, builder.add(row, each))
+                    builder.store(_multiply_add(builder, x, y, builder.load(total)), total)
+            for each, total in zip(columns, sums, strict=True):
+                _store(builder, builder.load(total), out, builder.add(out_at, each))
+
+        _loops(builder, size, (4 * LANES, 2 * LANES, LANES), mix)
         return context.get_dummy_value()
 
     return types.void(*arguments), codegen
 
 
-def mix(shares, memory, base, places, first, count, out, out_at):
-    """Sum the vectors of LANES at `places` in memory, weighted by their shares."""
-    rows = [memory[base + place :][:LANES] for place in places[first : first + count]]
-    out[out_at : out_at + LANES] = shares[:count] @ np.array(rows)
+def mix(shares, memory, base, places, first, count, size, out, out_at):
+    """Sum the rows, `size` numbers in whole LANES, at `places` in memory, weighted by shares."""
+    rows = [_floats(memory[base + place :][:size]) for place in places[first : first + count]]
+    out[out_at : out_at + size] = shares[:count] @ np.array(rows)
+
+
+def _extreme(builder: Any, states: Any, at: Any, count: Any, function: Any, first: float) -> Any:
+    """Combine numbers, in whole LANES, and a first one by a function such as `_larger`."""
+    start = ir.Constant(VECTOR, [first] * LANES)
+    extremes = [cgutils.alloca_once_value(builder, start) for _ in range(4)]
+
+    def compare(index: Any, numbers: int) -> None:
+        """Compare several vectors at once: for one, each comparison would wait for the last."""
+        for n, extreme in enumerate(extremes[: numbers // LANES]):
+            x = _load(
+                builder, states, builder.add(at, builder.add(index, SIZE(n * LANES))), LANES, FLOAT
+            )
+            builder.store(function(builder, builder.load(extreme), x), extreme)
+
+    _loops(builder, count, (4 * LANES, LANES), compare)
+    extreme = reduce(partial(function, builder), map(builder.load, extremes))
+    return _reduced(builder, extreme, function)
 
 
 @intrinsic
 def _largest(typingctx, states, at, count):
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         states, at, count = _unpacked(context, builder, signature, values)
-        lowest = ir.Constant(VECTOR, [-math.inf] * LANES)
-        highest = cgutils.alloca_once_value(builder, lowest)
-        with _vectors(builder, count) as index:
-            x = _load(builder, states, builder.add(at, index), LANES, FLOAT)
-            builder.store(_larger(builder, x, builder.load(highest)), highest)
-        return _reduced(builder, builder.load(highest), _larger)
+        return _extreme(builder, states, at, count, _larger, -math.inf)
 
     return types.float32(states, at, count), codegen
 
@@ -409,6 +497,38 @@ def _largest(typingctx, states, at, count):
 def largest(states, at, count):
     """Return the largest of `count` numbers, in whole LANES."""
     return states[at : at + count].max()
+
+
+@intrinsic
+def _next_above(typingctx, states, at, start, count, bound):
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        bound = _broadcast(builder, values[4])
+        states, at, start, count, _ = _unpacked(context, builder, signature, values)
+        place, lanes = cgutils.alloca_once_value(builder, start), ir.IntType(LANES)
+        blocks = [builder.append_basic_block(name) for name in ("check", "compare", "end")]
+        builder.branch(blocks[0])
+        builder.position_at_end(blocks[0])
+        index = builder.load(place)
+        builder.cbranch(builder.icmp_signed("<", index, count), *blocks[1:])
+        builder.position_at_end(blocks[1])
+        x = _load(builder, states, builder.add(at, index), LANES, FLOAT)
+        above = builder.bitcast(builder.fcmp_ordered(">", x, bound), lanes)
+        first = builder.cttz(above, ir.IntType(1)(0))  # LANES, if no number is above
+        builder.store(builder.add(index, builder.zext(first, SIZE)), place)
+        builder.cbranch(builder.icmp_unsigned("==", above, lanes(0)), blocks[0], blocks[2])
+        builder.position_at_end(blocks[2])
+        return builder.load(place)
+
+    return types.int64(states, at, start, count, types.float32), codegen
+
+
+def next_above(states, at, start, count, bound):
+    """Return the first index from start, of a number above a bound; if none is, count or more.
+
+    Up to LANES numbers after `count` may be read.
+    """
+    above = np.flatnonzero(states[at + start : at + count] > bound)
+    return start + above[0] if above.size else count
 
 
 @intrinsic
@@ -444,13 +564,8 @@ def _round_row(typingctx, states, at, size, codes, to, scales, zeros, row):
         states, at, size, codes, to, scales, zeros, row = _unpacked(
             context, builder, signature, values
         )
-        extremes = [cgutils.alloca_once_value(builder, NOTHING) for _ in range(2)]
-        with _vectors(builder, size) as index:
-            x = _load(builder, states, builder.add(at, index), LANES, FLOAT)
-            for extreme, function in zip(extremes, (_smaller, _larger), strict=True):
-                builder.store(function(builder, builder.load(extreme), x), extreme)
-        lowest = _reduced(builder, builder.load(extremes[0]), _smaller)
-        span = builder.fsub(_reduced(builder, builder.load(extremes[1]), _larger), lowest)
+        lowest = _extreme(builder, states, at, size, _smaller, 0)
+        span = builder.fsub(_extreme(builder, states, at, size, _larger, 0), lowest)
         # The span of a row of zeros is 0.
         inverse = builder.fdiv(FLOAT(LEVELS), _larger(builder, span, FLOAT(SMALLEST)))
         zero = builder.fneg(_rounded(builder, builder.fmul(lowest, inverse)))
@@ -530,3 +645,4 @@ def give_way():
 if not config.DISABLE_JIT:
     tile, largest, exponentials, round_row = _tile, _largest, _exponentials, _round_row
     add_at, read_at, give_way, score, mix = _add_at, _read_at, _give_way, _score, _mix
+    next_above, copy_row = _next_above, _copy_row

@@ -17,6 +17,7 @@ from .instructions import (
     LANES,
     ROWS,
     add_at,
+    copy_row,
     exponentials,
     give_way,
     largest,
@@ -86,6 +87,11 @@ class Model(NamedTuple):
     def codes(self) -> Any:
         """The type of the inputs of matrix products."""
         return np.uint8 if self.weights.dtype == np.int8 else np.float32
+
+    @property
+    def kept(self) -> Any:
+        """The type in which keys and values are kept: with integer weights, bits of bfloat16."""
+        return np.uint16 if self.weights.dtype == np.int8 else np.float32
 
 
 class Team(NamedTuple):
@@ -256,8 +262,7 @@ def attend_head(
     total = exponentials(scores, 0, whole, largest(scores, 0, whole), scores)
     for n in range(count):
         scores[n] /= total
-    for x in range(0, size, LANES):
-        mix(scores, memory, base + values + x, places, first, count, out, to + x)
+    mix(scores, memory, base + values, places, first, count, size, out, to)
 
 
 @exact
@@ -317,10 +322,9 @@ def store(model, team, key, value, memory, to, step):
     size = model.decoder_head_size
     first, last = share(team, model.decoder_heads)
     for head in range(first, last):
-        for n in range(size):
-            at = to + head * step + n
-            memory[uintp(at)] = team.projected[uintp(key + head * size + n)]
-            memory[uintp(at + size)] = team.projected[uintp(value + head * size + n)]
+        at = to + head * step
+        copy_row(team.projected, key + head * size, size, memory, at)
+        copy_row(team.projected, value + head * size, size, memory, at + size)
 
 
 @exact

@@ -11,7 +11,7 @@ from torch.nn import functional
 from ...saved.int8 import rounded_to_int8
 from ..candidates import check_no_nan
 from ..decoding_rules import EXCLUDED_LOGIT
-from .instructions import BLOCK, GROUP, LANES
+from .instructions import BLOCK, GROUP, INSTRUCTIONS, LANES, LARGEST_SUM
 from .kernels import GELU, GELU_TANH, RELU, SILU, Model
 
 ACTIVATIONS = {
@@ -23,6 +23,7 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": GELU_TANH,
 }
 
+LINE = 64  # bytes of a cache line
 
 Matrix = tuple[np.ndarray, np.ndarray, int, int]  # weights, columns, inputs and outputs
 
@@ -35,30 +36,60 @@ def packed(weight: Tensor, bias: Tensor | None, int8: bool) -> Matrix:
     if bias is not None:
         columns[2, :count] = bias
     if int8:
-        weight, columns[0, :count] = rounded_to_int8(weight)
-        columns[1, :count] = weight.sum(1, dtype=torch.int32)
+        weight, scales = rounded_to_int8(weight)
+        if INSTRUCTIONS.summed > 1:
+            weight, scales = with_small_sums(weight, scales, INSTRUCTIONS.summed)
+        columns[0, :count], columns[1, :count] = scales, weight.sum(1, dtype=torch.int32)
     padded = functional.pad(weight, (0, inputs - size, 0, outputs - count))
     group = GROUP if int8 else 1
-    blocks = padded.view(outputs // BLOCK, BLOCK, inputs // group, group).transpose(1, 2)
+    blocks = padded.view(outputs // LANES, LANES, inputs // group, group).transpose(1, 2)
     return blocks.flatten().numpy(), columns.ravel(), inputs, outputs
+
+
+def with_small_sums(weight: Tensor, scales: Tensor, summed: int) -> tuple[Tensor, Tensor]:
+    """Round integers, [out, in], again, so that products of `summed` groups fit into 16 bits.
+
+    A group's products with codes have two sums. Outputs with small weights stay as they are.
+    """
+    padded = functional.pad(weight, (0, -weight.size(1) % (summed * GROUP)))
+    groups = padded.view(len(weight), -1, summed, 2, GROUP // 2)
+    sums = [x.clamp(min=0).sum((2, 4), dtype=torch.int32) for x in (groups, -groups)]
+    largest = torch.stack(sums).amax((0, 2, 3))
+    most = LARGEST_SUM - summed * GROUP / 4  # rounding may add a half to each of the numbers
+    factors = torch.where(largest > LARGEST_SUM, most / largest, 1.0)
+    return (weight * factors[:, None]).round().to(torch.int8), scales / factors
 
 
 def shortlisted(model: Model, ids: np.ndarray) -> Model:
     """Return a model whose output layer has only the given ids."""
     group = GROUP if model.codes is np.uint8 else 1
     missing = whole(len(ids), BLOCK) - len(ids)
-    blocks = model.output_weights.reshape(-1, model.size // group, BLOCK, group)
-    rows = np.pad(blocks[ids // BLOCK, :, ids % BLOCK], ((0, missing), (0, 0), (0, 0)))
-    weights = rows.reshape(-1, BLOCK, *rows.shape[1:]).transpose(0, 2, 1, 3)
+    blocks = model.output_weights.reshape(-1, model.size // group, LANES, group)
+    rows = np.pad(blocks[ids // LANES, :, ids % LANES], ((0, missing), (0, 0), (0, 0)))
+    weights = rows.reshape(-1, LANES, *rows.shape[1:]).transpose(0, 2, 1, 3)
     columns = np.pad(model.output_columns.reshape(3, -1)[:, ids], ((0, 0), (0, missing)))
     return model._replace(
-        output_weights=weights.ravel(), output_columns=columns.ravel(), output_ids=ids
+        output_weights=joined([weights.ravel()]),
+        output_columns=joined([columns.ravel()]),
+        output_ids=ids,
     )
 
 
 def whole(count: int, unit: int) -> int:
     """Round a count up to a multiple of a unit."""
     return -(-count // unit) * unit
+
+
+def aligned(size: int, kind: Any = np.float32) -> np.ndarray:
+    """Return zeros that begin with a cache line: reading vectors from two lines takes longer."""
+    size *= np.dtype(kind).itemsize
+    memory = np.zeros(size + LINE, np.uint8)
+    return memory[-memory.ctypes.data % LINE :][:size].view(kind)
+
+
+def joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Concatenate flat arrays, from the beginning of a cache line."""
+    return np.concatenate(arrays, out=aligned(sum(map(len, arrays)), arrays[0].dtype))
 
 
 def rows_of(tensor: Tensor) -> np.ndarray:
@@ -139,14 +170,14 @@ def packed_model(model: Any, int8: bool, excluded: Sequence[int]) -> Model:
     inner, outer = encoder.layers[0].self_attn, decoder.layers[0].self_attn
     norms = [each for norm in _norms(model) for each in (norm.weight, norm.bias)]
     return Model(
-        weights=np.concatenate(weights),
-        columns=np.concatenate(columns),
+        weights=joined(weights),
+        columns=joined(columns),
         weights_at=np.cumsum([0, *map(len, weights)])[:-1],
         columns_at=np.cumsum([0, *map(len, columns)])[:-1],
         inputs=np.array(inputs),
         outputs=np.array(outputs),
-        output_weights=output[0],
-        output_columns=output[1],
+        output_weights=joined([output[0]]),
+        output_columns=joined([output[1]]),
         output_ids=np.arange(model.lm_head.out_features),
         norms=rows_of(torch.stack(norms)),
         epsilon=np.float32(config.layer_norm_eps),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import config, njit
 
-from .instructions import BLOCK, add_at, exponentials, largest, read_at
+from .instructions import BLOCK, add_at, exponentials, largest, next_above, read_at
 from .kernels import (
     FIRST,
     LOWEST,
@@ -391,10 +391,12 @@ def choose(model, job, slots, team):
                 highest = largest(team.logits, row * CHUNK, whole)
             if highest > slots.best[team.thread, row, job.candidates - 1]:
                 best, ids = slots.best[team.thread, row], slots.best_ids[team.thread, row]
-                for n in range(count):
+                n = next_above(team.logits, row * CHUNK, FIRST, count, best[-1])
+                while n < count:
                     logit, token = team.logits[row * CHUNK + n], model.output_ids[start + n]
-                    if logit > best[-1] and is_allowed(job, slots, row, token):
+                    if is_allowed(job, slots, row, token):
                         insert(best, ids, logit, token)
+                    n = next_above(team.logits, row * CHUNK, n + 1, count, best[-1])
 
 
 @inlined
