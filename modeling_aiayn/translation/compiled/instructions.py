@@ -21,7 +21,7 @@ from numba.extending import intrinsic
 GROUP = 4  # 8-bit numbers that are multiplied and added at once
 VECTORS = 2  # vectors of outputs in a tile
 LEVELS = 127  # inputs have 7 bits: on AVX2, a sum of two products with 8 bits does not overflow
-LARGEST_SUM = 255  # of weights of one sign whose products with codes are added in 16 bits
+LARGEST_SUM = 255  # of weights of one sign: times codes of at most 128, it fits into 16 bits
 SMALLEST = 1e-30  # rows with a smaller span are rounded to 0
 
 
@@ -95,7 +95,7 @@ def _load(builder: Any, data: Any, at: Any, count: int, kind: ir.Type) -> Any:
 
 
 def _load_floats(builder: Any, data: Any, at: Any) -> Any:
-    """Load LANES floats, or the upper half of their bits: bfloat16."""
+    """Load LANES numbers of an array of float32, or of the bits of bfloat16."""
     if data.type.pointee != SHORT:
         return _load(builder, data, at, LANES, FLOAT)
     words = ir.VectorType(INT, LANES)
@@ -194,7 +194,7 @@ def _broadcast(builder: Any, number: Any, count: int = LANES) -> Any:
 
 
 def _add_products(builder: Any, total: Any, pairs: Sequence[tuple[Any, Any]]) -> Any:
-    """Add products of pairs of inputs and weights to total; of 8 bits, each lane gets four."""
+    """Add the products of pairs of inputs and weights to total; of 8 bits, four to each lane."""
     size, sums = INSTRUCTIONS.lanes, total.type
     if INSTRUCTIONS.name == "avx2" and sums != VECTOR:
         shorts = ir.VectorType(SHORT, 2 * size)
@@ -328,7 +328,7 @@ def _write_tile(
                 place = builder.add(builder.mul(out_stride, SIZE(row)), SIZE(n * LANES))
                 _store(builder, result, out, builder.add(out_at, place))
 
-    # Products of many rows and several groups do not fit into the registers for all vectors.
+    # With all rows and several groups, only the sums of one vector fit into the registers.
     step = 1 if summed > 1 and rows == ROWS else VECTORS
     for n in range(0, VECTORS, step):
         write(range(n, n + step))
@@ -523,7 +523,7 @@ def _next_above(typingctx, states, at, start, count, bound):
 
 
 def next_above(states, at, start, count, bound):
-    """Return the first index from start, of a number above a bound; if none is, count or more.
+    """Return the first index from start whose number is above a bound; count or more if none is.
 
     Up to LANES numbers after `count` may be read.
     """

@@ -47,9 +47,9 @@ def packed(weight: Tensor, bias: Tensor | None, int8: bool) -> Matrix:
 
 
 def with_small_sums(weight: Tensor, scales: Tensor, summed: int) -> tuple[Tensor, Tensor]:
-    """Round integers, [out, in], again, so that products of `summed` groups fit into 16 bits.
+    """Make integers, [out, in], smaller if sums of their products would not fit into 16 bits.
 
-    A group's products with codes have two sums. Outputs with small weights stay as they are.
+    `tile` adds the products of `summed` groups, in two sums for each output.
     """
     padded = functional.pad(weight, (0, -weight.size(1) % (summed * GROUP)))
     groups = padded.view(len(weight), -1, summed, 2, GROUP // 2)
@@ -81,7 +81,7 @@ def whole(count: int, unit: int) -> int:
 
 
 def aligned(size: int, kind: Any = np.float32) -> np.ndarray:
-    """Return zeros that begin with a cache line: reading vectors from two lines takes longer."""
+    """Return zeros from the start of a cache line: vectors in two lines take longer to read."""
     size *= np.dtype(kind).itemsize
     memory = np.zeros(size + LINE, np.uint8)
     return memory[-memory.ctypes.data % LINE :][:size].view(kind)
