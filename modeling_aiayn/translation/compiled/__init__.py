@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shutil
 import stat
 import threading
 from functools import cache
@@ -44,7 +43,9 @@ def compiled_model(
         try:
             compiled.compile()
         except Exception:  # for example, a file in the cache is damaged
-            shutil.rmtree(machine_code_folder() or "", ignore_errors=True)
+            folder = machine_code_folder()
+            for path in folder.iterdir() if folder else ():
+                path.unlink(missing_ok=True)
             compiled.compile()
     except Exception as error:
         logger.warning("Numba cannot compile the search, so torch searches: %s", error)
