@@ -11,6 +11,7 @@ import itertools
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
@@ -44,12 +45,15 @@ def conflict(python: str, system: str) -> str:
 def main() -> None:
     """Print each conflict, and end with exit code 1 if there is one."""
     found = 0
-    for python, system in itertools.product(PYTHONS, SYSTEMS):
-        if why := conflict(python, system):
+    places = [*itertools.product(PYTHONS, SYSTEMS)]
+    with ThreadPoolExecutor(4) as pool:  # uv mostly waits for answers
+        conflicts = list(pool.map(conflict, *zip(*places, strict=True)))
+    for (python, system), why in zip(places, conflicts, strict=True):
+        if why:
             sys.stderr.write(f"Python {python}, {system}:\n{why}")
             found += 1
     if found:
-        sys.exit(f"{found} of {len(PYTHONS) * len(SYSTEMS)} installations have conflicts.")
+        sys.exit(f"{found} of {len(places)} installations have conflicts.")
     sys.stdout.write(f"Installable by Python {', '.join(PYTHONS)}, on {', '.join(SYSTEMS)}.\n")
 
 
