@@ -653,4 +653,4 @@ def test_names_of_languages_mean_codes_for_other_libraries():
     # German titles are ordinary German, in a model of many languages too.
     flags = SourceFlags(source_lang="deu_Latn", restore_case=True)
     language, prepare = sentence_preparation(flags, ModelFlags())
-    assert (language, prepare("Der Hund Sieht Katzen.")) == ("de", "Der Hund Sieht Katzen.")
+    assert (language, prepare("Der Hund Sieht Katzen.")) == ("deu_Latn", "Der Hund Sieht Katzen.")

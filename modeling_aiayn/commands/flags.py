@@ -218,9 +218,10 @@ def sentence_preparation(source: SourceFlags, model: ModelFlags) -> tuple[str, C
     For a multilingual model, the function also accepts the language of the sentence.
     """
     saved = saved_languages(model.model[0], model.hub)
-    language = iso_639(source.source_lang or (saved or DEFAULT_LANGUAGES)[0])
+    language = source.source_lang or (saved or DEFAULT_LANGUAGES)[0]
     if source.restore_case:
-        return language, lambda sentence, language=language: natural_case(sentence, language)
+        code = iso_639(language)  # imports langcodes, which takes a quarter of a second
+        return language, lambda sentence, language=code: natural_case(sentence, language)
     return language, lambda sentence, _="": sentence
 
 

@@ -24,6 +24,7 @@ from ..documents.files import DocumentFile
 from ..documents.formats import FORMATS, format_of
 from ..inspection.alignment import aligner
 from ..inspection.attention_weights import AttentionChoice
+from ..saved.languages import iso_639
 from ..translation.segments.whole_texts import paragraphs
 from ..translation.translate_file import open_output, translate_file, translation_lines
 from ..translation.translator import Translation
@@ -111,7 +112,7 @@ def main() -> None:
             content = (
                 "".join(f"{x}\n" for x in flags.text).encode() if flags.text else opened.read()
             )
-        document = DocumentFile(content, flags.format, language, translator.codes[1])
+        document = DocumentFile(content, flags.format, iso_639(language), translator.codes[1])
         written = document.translate(translator, options, prepare, pools, **asdict(batch))
         with open_output(stream.output, None, False) as (output, _):
             output.write(written)
@@ -119,7 +120,7 @@ def main() -> None:
     texts = flags.text or stream_lines(flags.input or sys.stdin.buffer)
     texts = paragraphs(texts) if flags.wrapped else texts
     is_dialogue = is_stdin and sys.stdin.isatty()
-    whole = DocumentLines(texts, language) if flags.format == "text" else None
+    whole = DocumentLines(texts, iso_639(language)) if flags.format == "text" else None
 
     def lines(number: int, translations: list[Translation]) -> list[str]:
         if whole is not None:
