@@ -28,7 +28,7 @@ from modeling_aiayn.interop.ctranslate2_export import export_ctranslate2
 from modeling_aiayn.translation import Translator
 from modeling_aiayn.translation.compiled.instructions import BLOCK, ROWS
 from modeling_aiayn.translation.compiled.kernels import FIRST, multiply_blocks
-from modeling_aiayn.translation.compiled.packing import packed_model
+from modeling_aiayn.translation.compiled.packing import packed_model, whole
 from modeling_aiayn.translation.hypotheses import SourceSentence
 from modeling_aiayn.translation.options import SearchOptions
 from modeling_aiayn.translation.shortlist import Shortlist
@@ -253,10 +253,10 @@ def measure(
 
 
 @njit(fastmath=False)
-def multiply(weights, at, columns, columns_at, inputs, outputs, team, rows, out):  # noqa: ANN001, ANN201
+def multiply(weights, at, inputs, outputs, team, rows, out):  # noqa: ANN001, ANN201
     """Compute a product; Python cannot call the kernel itself."""
-    multiply_blocks(weights, at, columns, columns_at, inputs, outputs, team, rows, outputs // BLOCK,
-                    out, FIRST, outputs)  # fmt: skip
+    blocks = FIRST, outputs // BLOCK
+    multiply_blocks(weights, at, inputs, team, rows, *blocks, out, FIRST, outputs)
 
 
 def products_seconds(model: AiaynForConditionalGeneration, rows: int, repeats: int = 20) -> float:
@@ -272,12 +272,10 @@ def products_seconds(model: AiaynForConditionalGeneration, rows: int, repeats: i
     # The source's keys and values are computed once, not at each step.
     numbers = [n for n in range(first, len(arrays.inputs)) if (n - first) % 7 != 6]
     matrices = [
-        (arrays.weights, arrays.weights_at[n], arrays.columns, arrays.columns_at[n],
-         arrays.inputs[n], arrays.outputs[n])
-        for n in numbers
-    ]  # fmt: skip
-    width = len(arrays.output_columns) // 3
-    matrices.append((arrays.output_weights, 0, arrays.output_columns, 0, arrays.size, width))
+        (arrays.weights, arrays.weights_at[n], arrays.inputs[n], arrays.outputs[n]) for n in numbers
+    ]
+    width = whole(len(arrays.output_ids), BLOCK)
+    matrices.append((arrays.output_weights, 0, arrays.size, width))
     size = rows + ROWS
     out = np.empty(size * width, np.float32)
     shape = {"codes": size * int(arrays.inputs.max()), "scales": size, "zeros": size}

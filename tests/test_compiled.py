@@ -92,8 +92,8 @@ weights = random.integers(-most, most + 1, (outputs, size)).astype(np.int8)
 weights[0], weights[1], numbers[1] = most, -most, 5  # the largest sums
 if INSTRUCTIONS.summed > 1:
     weights[0, [0, 2]] = 38  # in each sum of 16 bits, with seven other weights: LARGEST_SUM
-columns = random.random((3, outputs)).astype(np.float32)
-columns[1] = weights.sum(1)
+columns = random.random((outputs, COLUMNS)).astype(np.float32)
+columns[:, 1] = weights.sum(1)
 places = np.array([0, 4 * LANES, LANES, 3, LANES])
 
 @njit(fastmath=False)
@@ -102,12 +102,11 @@ def round_all(numbers, codes, scales, zeros, size):
         round_row(numbers, row * size, size, codes, row * size, scales, zeros, row)
 
 @njit(fastmath=False)
-def multiply(rows, depth, codes, size, scales, zeros, weights, columns, width, out):
+def multiply(rows, depth, codes, size, scales, zeros, weights, width, out):
     for row in range(0, ROWS, rows):
         for block in range(2):
             tile(rows, depth, codes, row * size, size, scales, zeros, row, weights,
-                 block * BLOCK * size, columns, block * BLOCK, width, out,
-                 row * width + block * BLOCK, width)
+                 block * len(weights) // 2, out, row * width + block * BLOCK, width)
 
 @njit(fastmath=False)
 def vectors(x, at, size, places, out):
@@ -135,12 +134,14 @@ zeros, out = np.zeros(ROWS, np.int32), np.zeros(ROWS * outputs, np.float32)
 round_all(numbers.ravel(), codes, scales, zeros, size)
 found = {"name": INSTRUCTIONS.name}
 found["exact"] = [codes.tolist(), scales.tolist(), zeros.tolist()]
-blocks = weights.reshape(-1, LANES, size // 4, 4).transpose(0, 2, 1, 3).ravel()
+rows = np.concatenate([weights, columns.view(np.int8)], 1)
+blocks = rows.reshape(-1, LANES, size // 4 + COLUMNS, 4).transpose(0, 2, 1, 3).ravel()
 for rows in [n for n in (1, 2, 4, 8) if n <= ROWS]:
-    multiply(rows, size // 4, codes, size, scales, zeros, blocks, columns.ravel(), outputs, out)
+    multiply(rows, size // 4, codes, size, scales, zeros, blocks, outputs, out)
     found["exact"].append(out.tolist())
-blocks = weights.reshape(-1, LANES, size).transpose(0, 2, 1).astype(np.float32).ravel()
-multiply(1, size, numbers.ravel(), size, scales, zeros, blocks, columns.ravel(), outputs, out)
+rows = np.concatenate([weights.astype(np.float32), columns], 1)
+blocks = rows.reshape(-1, LANES, size + COLUMNS).transpose(0, 2, 1).ravel()
+multiply(1, size, numbers.ravel(), size, scales, zeros, blocks, outputs, out)
 more = np.zeros(2 * size, np.float32)
 memory, mixed = np.zeros(9 * LANES, np.uint16), np.zeros(2 * size, np.float32)
 halves(numbers.ravel()[size:], size, places, memory, mixed)
@@ -236,7 +237,7 @@ def test_vectors_of_weights_do_not_cross_cache_lines():
     engine = TorchEngine([small_model()], int8=True)
     arrays = engine._compiled(SearchOptions()).arrays
     few = shortlisted(arrays, np.array([3, 5, 30]))
-    for each in (arrays.weights, arrays.output_weights, few.output_weights, few.output_columns):
+    for each in (arrays.weights, arrays.output_weights, few.output_weights):
         assert each.ctypes.data % 64 == 0
 
 

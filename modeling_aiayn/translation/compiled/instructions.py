@@ -20,6 +20,8 @@ from numba.extending import intrinsic
 
 GROUP = 4  # 8-bit numbers that are multiplied and added at once
 VECTORS = 2  # vectors of outputs in a tile
+COLUMNS = 3  # floats of each output after its weights: a scale, the sum of weights, and a bias
+AHEAD = 2048  # bytes from the weights that are read to those that are fetched from memory
 LEVELS = 127  # inputs have 7 bits: on AVX2, a sum of two products with 8 bits does not overflow
 LARGEST_SUM = 255  # of weights of one sign: times codes of at most 128, it fits into 16 bits
 SMALLEST = 1e-30  # rows with a smaller span are rounded to 0
@@ -224,9 +226,9 @@ def _add_products(builder: Any, total: Any, pairs: Sequence[tuple[Any, Any]]) ->
 
 @intrinsic
 def _tile(typingctx, rows, depth, inputs, inputs_at, stride, scales, zeros, first, weights,
-          weights_at, columns, columns_at, width, out, out_at, out_stride):  # fmt: skip
+          weights_at, out, out_at, out_stride):  # fmt: skip
     arguments = (rows, depth, inputs, inputs_at, stride, scales, zeros, first, weights,
-                 weights_at, columns, columns_at, width, out, out_at, out_stride)  # fmt: skip
+                 weights_at, out, out_at, out_stride)  # fmt: skip
     is_int8 = weights.dtype == types.int8
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -263,9 +265,6 @@ def _write_tile(
     first: Any,
     weights: Any,
     weights_at: Any,
-    columns: Any,
-    columns_at: Any,
-    width: Any,
     out: Any,
     out_at: Any,
     out_stride: Any,
@@ -279,9 +278,17 @@ def _write_tile(
     parts = ROWS // rows if is_int8 and summed == 1 else 1
     starts = [builder.add(inputs_at, builder.mul(stride, SIZE(row))) for row in range(rows)]
 
+    def place_of(n: int, index: Any) -> Any:
+        index = builder.add(builder.mul(builder.add(depth, SIZE(COLUMNS)), SIZE(n)), index)
+        return builder.add(weights_at, builder.mul(index, SIZE(LANES * group)))
+
     def load_weights(n: int, index: Any) -> Any:
-        index = builder.add(builder.mul(depth, SIZE(n)), index)
-        at = builder.add(weights_at, builder.mul(index, SIZE(LANES * group)))
+        at = place_of(n, index)
+        # Processors themselves fetch up to the end of a page, and a vector of outputs has a page.
+        later = builder.gep(weights, [builder.add(at, SIZE(AHEAD * group // GROUP))])
+        later = builder.bitcast(later, BYTE.as_pointer())
+        options = [INT(number) for number in (0, 3, 1)]  # to read, into all caches, data
+        _call(builder, "llvm.prefetch.p0", ir.VoidType(), later, *options)
         return _load(builder, weights, at, LANES * group, weights.type.pointee)
 
     def load_input(row: int, index: Any) -> Any:
@@ -309,10 +316,9 @@ def _write_tile(
 
         _loops(builder, depth, sorted({max(summed, parts), 1}, reverse=True), add)
         for number, n in enumerate(vectors):
-            at = builder.add(columns_at, SIZE(n * LANES))
             scale, total_weight, bias = (
-                _load(builder, columns, builder.add(at, builder.mul(width, SIZE(i))), LANES, FLOAT)
-                for i in range(3)
+                _load(builder, weights, place_of(n, builder.add(depth, SIZE(i))), LANES, FLOAT)
+                for i in range(COLUMNS)
             )
             for row in range(rows):
                 added = builder.add if is_int8 else builder.fadd
@@ -334,21 +340,21 @@ def _write_tile(
         write(range(n, n + step))
 
 
-def tile(rows, depth, inputs, inputs_at, stride, scales, zeros, first, weights, weights_at,
-         columns, columns_at, width, out, out_at, out_stride):  # fmt: skip
+def tile(rows, depth, inputs, inputs_at, stride, scales, zeros, first, weights, weights_at, out,
+         out_at, out_stride):  # fmt: skip
     """Write a block of outputs for a few rows.
 
     A row has depth groups of inputs: four codes or one float each. weights has the matching groups
-    of all outputs of the block. columns has a scale, a sum of weights and a bias of each output,
-    width apart. Row r's inputs are (code - zeros[first + r]) * scales[first + r].
+    for each vector of outputs, and then COLUMNS vectors of floats. Row r's inputs are
+    (code - zeros[first + r]) * scales[first + r].
     """
     is_int8 = weights.dtype == np.int8
     group = GROUP if is_int8 else 1
-    block = weights[weights_at : weights_at + VECTORS * depth * LANES * group]
-    block = block.reshape(VECTORS, depth, LANES, group)
-    scale, total_weight, bias = (
-        columns[columns_at + i * width : columns_at + i * width + BLOCK] for i in range(3)
-    )
+    block = weights[weights_at:][: VECTORS * (depth + COLUMNS) * LANES * group]
+    block = block.reshape(VECTORS, depth + COLUMNS, LANES, group)
+    columns = np.ascontiguousarray(block[:, depth:]).view(np.float32)
+    scale, total_weight, bias = columns.swapaxes(0, 1).reshape(COLUMNS, BLOCK)
+    block = block[:, :depth]
     for row in range(rows):
         at = inputs_at + row * stride
         numbers = inputs[at : at + depth * group].reshape(depth, 1, group)

@@ -13,6 +13,7 @@ from numba import njit, uintp
 
 from .instructions import (
     BLOCK,
+    COLUMNS,
     GROUP,
     LANES,
     ROWS,
@@ -53,13 +54,10 @@ class Model(NamedTuple):
     """A model's weights; matrices and norms are numbered."""
 
     weights: np.ndarray  # of all matrices, int8 or float32, in blocks: see `tile`
-    columns: np.ndarray  # a scale, a sum of weights and a bias for each output of a matrix
     weights_at: np.ndarray  # where each matrix begins in weights
-    columns_at: np.ndarray
     inputs: np.ndarray  # of each matrix, padded to whole LANES
     outputs: np.ndarray  # of each matrix, padded to whole blocks
     output_weights: np.ndarray  # weights of the output layer
-    output_columns: np.ndarray
     output_ids: np.ndarray  # the vocabulary id of each output
     norms: np.ndarray  # weights and biases, [norms, 2, D]
     epsilon: np.float32
@@ -149,19 +147,18 @@ def round_rows(states, rows, size, codes, scales, zeros):
 
 
 @exact
-def multiply_blocks(weights, at, columns, columns_at, inputs, outputs, team, rows, blocks, out, to,
-                    stride):  # fmt: skip
+def multiply_blocks(weights, at, inputs, team, rows, first, last, out, to, stride):
     """Write some blocks of the outputs of a matrix, for rows that `round_rows` prepared."""
-    depth = inputs // GROUP if team.codes.itemsize == 1 else inputs
-    for block in range(blocks):
+    group = GROUP if team.codes.itemsize == 1 else 1
+    for block in range(first, last):
         row, size = 0, ROWS
         while row < rows:
             # A tile may exceed the remaining rows: 8 at once are faster than tiles of 4, 2 and 1.
             while size // 2 >= rows - row:
                 size //= 2
-            tile(size, depth, team.codes, row * inputs, inputs, team.scales, team.zeros, row,
-                 weights, at + block * BLOCK * inputs, columns, columns_at + block * BLOCK,
-                 outputs, out, to + row * stride + block * BLOCK, stride)  # fmt: skip
+            tile(size, inputs // group, team.codes, row * inputs, inputs, team.scales, team.zeros,
+                 row, weights, at + block * BLOCK * (inputs + COLUMNS * group), out,
+                 to + row * stride + block * BLOCK, stride)  # fmt: skip
             row += size
 
 
@@ -171,9 +168,8 @@ def multiply(model, number, team, states, size, rows, out):
     round_rows(states, rows, size, team.codes, team.scales, team.zeros)
     inputs, outputs = model.inputs[number], model.outputs[number]
     first, last = share(team, outputs // BLOCK)
-    multiply_blocks(model.weights, model.weights_at[number] + first * BLOCK * inputs, model.columns,
-                    model.columns_at[number] + first * BLOCK, inputs, outputs, team, rows,
-                    last - first, out, first * BLOCK, outputs)  # fmt: skip
+    multiply_blocks(model.weights, model.weights_at[number], inputs, team, rows, first, last, out,
+                    FIRST, outputs)  # fmt: skip
     return first * BLOCK, last * BLOCK
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 from ...saved.int8 import rounded_to_int8
 from ..candidates import check_no_nan
 from ..decoding_rules import EXCLUDED_LOGIT
-from .instructions import BLOCK, GROUP, INSTRUCTIONS, LANES, LARGEST_SUM
+from .instructions import BLOCK, COLUMNS, GROUP, INSTRUCTIONS, LANES, LARGEST_SUM
 from .kernels import GELU, GELU_TANH, RELU, SILU, Model
 
 ACTIVATIONS = {
@@ -25,25 +25,25 @@ ACTIVATIONS = {
 
 LINE = 64  # bytes of a cache line
 
-Matrix = tuple[np.ndarray, np.ndarray, int, int]  # weights, columns, inputs and outputs
+Matrix = tuple[np.ndarray, int, int]  # weights, inputs and outputs
 
 
 def packed(weight: Tensor, bias: Tensor | None, int8: bool) -> Matrix:
     """Pack a linear layer, [out, in], for `tile`, padded with zeros to whole LANES and blocks."""
     count, size = weight.shape
     outputs, inputs = whole(count, BLOCK), whole(size, LANES)
-    columns = np.zeros((3, outputs), np.float32)
+    columns = torch.zeros(outputs, COLUMNS)
     if bias is not None:
-        columns[2, :count] = bias
+        columns[:count, 2] = bias
     if int8:
         weight, scales = rounded_to_int8(weight)
         if INSTRUCTIONS.summed > 1:
             weight, scales = with_small_sums(weight, scales, INSTRUCTIONS.summed)
-        columns[0, :count], columns[1, :count] = scales, weight.sum(1, dtype=torch.int32)
+        columns[:count, 0], columns[:count, 1] = scales, weight.sum(1, dtype=torch.int32)
     padded = functional.pad(weight, (0, inputs - size, 0, outputs - count))
-    group = GROUP if int8 else 1
-    blocks = padded.view(outputs // LANES, LANES, inputs // group, group).transpose(1, 2)
-    return blocks.flatten().numpy(), columns.ravel(), inputs, outputs
+    rows = torch.cat([padded, columns.view(weight.dtype)], 1)
+    blocks = rows.view(outputs // LANES, LANES, -1, GROUP if int8 else 1).transpose(1, 2)
+    return blocks.flatten().numpy(), inputs, outputs
 
 
 def with_small_sums(weight: Tensor, scales: Tensor, summed: int) -> tuple[Tensor, Tensor]:
@@ -64,15 +64,10 @@ def shortlisted(model: Model, ids: np.ndarray) -> Model:
     """Return a model whose output layer has only the given ids."""
     group = GROUP if model.codes is np.uint8 else 1
     missing = whole(len(ids), BLOCK) - len(ids)
-    blocks = model.output_weights.reshape(-1, model.size // group, LANES, group)
+    blocks = model.output_weights.reshape(-1, model.size // group + COLUMNS, LANES, group)
     rows = np.pad(blocks[ids // LANES, :, ids % LANES], ((0, missing), (0, 0), (0, 0)))
     weights = rows.reshape(-1, LANES, *rows.shape[1:]).transpose(0, 2, 1, 3)
-    columns = np.pad(model.output_columns.reshape(3, -1)[:, ids], ((0, 0), (0, missing)))
-    return model._replace(
-        output_weights=joined([weights.ravel()]),
-        output_columns=joined([columns.ravel()]),
-        output_ids=ids,
-    )
+    return model._replace(output_weights=joined([weights.ravel()]), output_ids=ids)
 
 
 def whole(count: int, unit: int) -> int:
@@ -164,20 +159,17 @@ def packed_model(model: Any, int8: bool, excluded: Sequence[int]) -> Model:
         ValueError: A weight is not finite.
     """
     *matrices, output = _matrices(model, int8, excluded)
-    weights, columns, inputs, outputs = zip(*matrices, strict=True)
+    weights, inputs, outputs = zip(*matrices, strict=True)
     check_no_nan(0 * float(weight.sum()) for weight in model.parameters())  # infinite becomes NaN
     encoder, decoder, config = model.model.encoder, model.model.decoder, model.config
     inner, outer = encoder.layers[0].self_attn, decoder.layers[0].self_attn
     norms = [each for norm in _norms(model) for each in (norm.weight, norm.bias)]
     return Model(
         weights=joined(weights),
-        columns=joined(columns),
         weights_at=np.cumsum([0, *map(len, weights)])[:-1],
-        columns_at=np.cumsum([0, *map(len, columns)])[:-1],
         inputs=np.array(inputs),
         outputs=np.array(outputs),
         output_weights=joined([output[0]]),
-        output_columns=joined([output[1]]),
         output_ids=np.arange(model.lm_head.out_features),
         norms=rows_of(torch.stack(norms)),
         epsilon=np.float32(config.layer_norm_eps),

@@ -369,7 +369,7 @@ def insert(scores, ids, score, token):
 @inlined
 def choose(model, job, slots, team):
     """Compute the logits of each row, chunk by chunk, and pick its best next ids."""
-    rows, size, outputs = slots.counts[ROWS], model.size, len(model.output_columns) // 3
+    rows, size = slots.counts[ROWS], model.size
     round_rows(team.hidden, rows, size, team.codes, team.scales, team.zeros)
     for row in range(rows):
         for rank in range(job.candidates):
@@ -379,9 +379,9 @@ def choose(model, job, slots, team):
     for chunk in range(first, last):
         start = chunk * CHUNK
         count = min(CHUNK, len(model.output_ids) - start)
-        blocks = (count + BLOCK - 1) // BLOCK
-        multiply_blocks(model.output_weights, start * size, model.output_columns, start, size,
-                        outputs, team, rows, blocks, team.logits, FIRST, CHUNK)  # fmt: skip
+        end = (start + count + BLOCK - 1) // BLOCK
+        multiply_blocks(model.output_weights, FIRST, size, team, rows, start // BLOCK, end,
+                        team.logits, -start, CHUNK)  # fmt: skip
         for row in range(rows):
             whole = with_lowest(team.logits, row * CHUNK, count)
             highest = largest(team.logits, row * CHUNK, whole)
