@@ -13,15 +13,16 @@ import os
 
 import numpy as np
 import ray
-import torch
-
-from modeling_aiayn.translation import Translator
 
 
 class Translate:
     """An actor, which loads the model once. Translator sorts the texts of a batch by length."""
 
     def __init__(self, model: str, threads: int, gpus: float) -> None:
+        import torch  # takes seconds, which the job itself need not wait
+
+        from modeling_aiayn.translation import Translator
+
         torch.set_num_threads(threads)
         kind = {"device": "cuda", "dtype": "bfloat16"} if gpus else {"dtype": "int8"}
         self.translator = Translator.from_pretrained(model, **kind)
@@ -53,8 +54,7 @@ if flags.resume:
     done = np.concatenate([x["id"] for x in written.select_columns(["id"]).iter_batches()])
     rows = rows.map_batches(lambda x: {name: x[name][~np.isin(x["id"], done)] for name in x})
 actors = {"compute": ray.data.ActorPoolStrategy(size=flags.actors), "num_cpus": flags.threads}
-actors |= {"num_gpus": flags.gpus, "max_restarts": -1, "max_task_retries": -1}
+actors |= {"num_gpus": flags.gpus, "batch_size": flags.batch_size}
 actors |= {"fn_constructor_args": (flags.model, flags.threads, flags.gpus)}
 rows = rows.repartition(target_num_rows_per_block=flags.batch_size)
-rows = rows.map_batches(Translate, batch_size=flags.batch_size, **actors)
-getattr(rows, f"write_{flags.output_format}")(flags.output)
+getattr(rows.map_batches(Translate, **actors), f"write_{flags.output_format}")(flags.output)
