@@ -33,7 +33,7 @@ STEP = 64  # sentences of a file between two updates of the progress bar
 class TranslationPage:
     """A page for one translator, which computes in thread.
 
-    Texts are split into sentences by the rules of source_lang, an ISO 639 code. prepare_sentence
+    Texts are split into sentences by the rules of the language source_lang. prepare_sentence
     converts a sentence, by its language, for the model. examples are texts to choose from.
     """
 

@@ -21,7 +21,7 @@ from numba.extending import intrinsic
 GROUP = 4  # 8-bit numbers that are multiplied and added at once
 VECTORS = 2  # vectors of outputs in a tile
 COLUMNS = 3  # floats of each output after its weights: a scale, the sum of weights, and a bias
-AHEAD = 2048  # bytes from the weights that are read to those that are fetched from memory
+AHEAD = 2048  # bytes between the weights that are read and those that are fetched from memory
 LEVELS = 127  # inputs have 7 bits: on AVX2, a sum of two products with 8 bits does not overflow
 LARGEST_SUM = 255  # of weights of one sign: times codes of at most 128, it fits into 16 bits
 SMALLEST = 1e-30  # rows with a smaller span are rounded to 0
@@ -284,7 +284,8 @@ def _write_tile(
 
     def load_weights(n: int, index: Any) -> Any:
         at = place_of(n, index)
-        # Processors themselves fetch up to the end of a page, and a vector of outputs has a page.
+        # Processors fetch ahead by themselves, but not past the end of a page (4 KB), which is what
+        # the weights of a vector of outputs often take.
         later = builder.gep(weights, [builder.add(at, SIZE(AHEAD * group // GROUP))])
         later = builder.bitcast(later, BYTE.as_pointer())
         options = [INT(number) for number in (0, 3, 1)]  # to read, into all caches, data
