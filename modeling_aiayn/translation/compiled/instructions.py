@@ -21,7 +21,7 @@ from numba.extending import intrinsic
 GROUP = 4  # 8-bit numbers that are multiplied and added at once
 VECTORS = 2  # vectors of outputs in a tile
 COLUMNS = 3  # floats of each output after its weights: a scale, the sum of weights, and a bias
-AHEAD = 2048  # bytes between the weights that are read and those that are fetched from memory
+AHEAD = 2048  # weights are fetched from memory this number of bytes before they are read
 LEVELS = 127  # inputs have 7 bits: on AVX2, a sum of two products with 8 bits does not overflow
 LARGEST_SUM = 255  # of weights of one sign: times codes of at most 128, it fits into 16 bits
 SMALLEST = 1e-30  # rows with a smaller span are rounded to 0
